@@ -42,7 +42,8 @@ class Group:
         self._is_complete = False
         self._is_reported_running = False
         self.is_killed = False  # set by the keeper when it begins to
-        self._left: dict[int, str] = {}  # commands of what is to go, now that all leaders have gone
+        # What is to go, as all leaders have gone: its command, and whether it catches SIGTERM.
+        self._left: dict[int, tuple[str, bool]] = {}
         self.strays: list[str] = []
 
     def add(self, local_rank: int, started: Started) -> None:
@@ -83,8 +84,9 @@ class Group:
                 self._report_end(
                     worker, was_out_of_memory=was_killed_by_others and self._did_memory_run_out()
                 )
-        command = self._left.pop(pid, "")
-        if command and exit_code in (-signal.SIGTERM, -signal.SIGKILL):
+        command, catches = self._left.pop(pid, ("", False))
+        # A handler of SIGTERM ends with any code; without one, 0 is the end that was near anyway.
+        if command and (catches or exit_code in (-signal.SIGTERM, -signal.SIGKILL)):
             self.strays.append(command)
 
     def note_leftovers(self, *, spare: Collection[int]) -> None:
@@ -95,7 +97,8 @@ class Group:
         if self.has_ended and all(worker.exit_code == 0 for worker in self._workers):
             for pid in process_tree.descendants(os.getpid(), spare=spare):
                 if pid not in self._left and not process_tree.is_zombie(pid):
-                    self._left[pid] = process_tree.command_of(pid)
+                    catches = process_tree.is_caught(pid, signal.SIGTERM)
+                    self._left[pid] = (process_tree.command_of(pid), catches)
 
     def send(self, number: int, to: str, *, spare: Collection[int]) -> None:
         """Signal the leaders, their process groups, or all processes below the keeper."""

@@ -22,6 +22,7 @@ __all__ = [
     "command_of",
     "descendants",
     "describe_process",
+    "is_caught",
     "is_zombie",
     "process_group",
     "processor_ticks",
@@ -113,6 +114,12 @@ def is_zombie(pid: int) -> bool:
     """Tell whether the process has ended and only waits to be reaped."""
     fields = _stat(pid)
     return fields is not None and fields[0] in {b"Z", b"X"}
+
+
+def is_caught(pid: int, number: int) -> bool:
+    """Tell whether the process has a handler for a signal (1 to 31)."""
+    fields = _stat(pid)
+    return fields is not None and bool(int(fields[31]) >> (number - 1) & 1)  # sigcatch of proc(5)
 
 
 def processor_ticks(pid: int) -> int:

@@ -270,16 +270,20 @@ STATES = """
     torch.manual_seed(1)
     random.seed(1)
     model = nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.1), nn.Linear(32, 4))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    turn = nn.Parameter(torch.ones(2, dtype=torch.cfloat))
+    optimizer = torch.optim.Adam([*model.parameters(), turn], lr=0.01)
     for step in range(20):
         if step == 10 and os.environ["KIND"] == "forgets":
-            optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+            optimizer = torch.optim.Adam([*model.parameters(), turn], lr=0.01)
         if step == 10 and os.environ["KIND"] == "slower":
             optimizer.param_groups[0]["lr"] = 0.009
         optimizer.zero_grad()
-        model(torch.ones(16) * step).square().sum().backward()
+        (model(torch.ones(16) * step).square().sum() + turn.abs().square().sum()).backward()
         optimizer.step()
-    values = torch.cat([each.detach().flatten() for each in model.parameters()]).double()
+    if os.environ["KIND"] == "turned":
+        turn.data *= 1j
+    parameters = [*model.parameters(), torch.view_as_real(turn)]
+    values = torch.cat([each.detach().flatten() for each in parameters]).double()
     if os.environ["KIND"] == "nan":
         with torch.no_grad():
             model[0].weight[0, 0] = float("nan")
@@ -298,7 +302,7 @@ def test_what_a_training_ended_with_is_compared_with_an_undisturbed_run(
     script = bench.write(STATES)
     histories = {}
     with warm_agent(bench, monkeypatch, preload=["torch", "torch._dynamo"]) as agent:
-        for kind in ("reference", "same", "slower", "forgets", "nan"):
+        for kind in ("reference", "same", "slower", "forgets", "turned", "nan"):
             pid = run_warm(bench, agent, [script], {**bench.environ(), "KIND": kind})
             histories[kind] = lone(bench, pid)
     reference = reference_of(histories["reference"])
@@ -323,6 +327,8 @@ def test_what_a_training_ended_with_is_compared_with_an_undisturbed_run(
         for factor, outcome in ((1.5, "valid"), (0.6, "invalid")) if kind == "slower" else ():
             value = {"are": "same_as_uninterrupted", "within": distance * factor}
             assert judge(found[kind], "parameters", value).outcome.value == outcome
+    turned = {"are": "same_as_uninterrupted", "within": 1e-6}
+    assert judge(found["turned"], "parameters", turned).outcome.value == "invalid"
     broken = judge(found["nan"], "parameters", "same_as_uninterrupted")
     assert (broken.outcome.value, "not finite" in broken.reason) == ("invalid", True)
     states = [each.of_kind(ParametersHashed)[0].event for each in histories.values()]

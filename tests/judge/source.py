@@ -49,6 +49,7 @@ _TRAINING: Final = (
     *(f"{_HISTORY}/test_{name}.py" for name in ("final_state", "rate")),
     *_CHECKERS[:2],
 )
+_CONDUCT: Final = (*_CHECKERS, f"{_HISTORY}/test_judge.py")
 _CONSISTENT: Final = (f"{_HISTORY}/test_consistent.py", f"{_HISTORY}/test_checkers.py")
 _JUDGE: Final = (
     *(f"{_HISTORY}/test_{name}.py" for name in ("judge", "judge_cases", "verdict")),
@@ -64,7 +65,7 @@ _FAULTS: Final = ("tests/unit/faults",)
 # What judges, and the tests that have to notice a change of it. They are to take about a second.
 FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "history/checkers/safety": _CHECKERS,
-    "history/checkers/conduct": _CHECKERS,
+    "history/checkers/conduct": _CONDUCT,
     "history/checkers/consistent": _CONSISTENT,
     "history/checkers/liveness": _CHECKERS,
     "history/checkers/training": _TRAINING,

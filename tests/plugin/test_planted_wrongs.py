@@ -61,6 +61,11 @@ TESTS = """
         assert job.wait()
         job.check("no_strays")
 
+    def test_helper_that_ends_as_it_is_told(elastic_job):
+        job = elastic_job("leaves_a_polite_helper.py")
+        assert job.wait()
+        job.check("no_strays")
+
     # and what is right
 
     def test_helpers_that_end_with_their_worker(elastic_job):
@@ -91,6 +96,13 @@ LEAVES_A_HELPER = """
     import subprocess
     subprocess.Popen(["sleep", "987"], start_new_session=True)
 """
+LEAVES_A_POLITE_HELPER = """
+    import subprocess, sys
+    code = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); "
+    code += "print(flush=True); signal.pause()"
+    helper = [sys.executable, "-c", code]
+    subprocess.Popen(helper, start_new_session=True, stdout=subprocess.PIPE).stdout.readline()
+"""
 # The standard library's own helpers end a moment after the worker.
 HAS_A_HELPER = """
     import multiprocessing, multiprocessing.shared_memory
@@ -114,6 +126,7 @@ WRONG = {
     "test_check_that_is_never_reached": "UNKNOWN: check: ranks",
     "test_cluster_that_is_lost": "the cluster was lost",
     "test_helper_that_outlives_its_worker": "which the launcher ended: sleep 987",
+    "test_helper_that_ends_as_it_is_told": "left 1 processes behind on n1",
 }
 RIGHT = [
     "test_helpers_that_end_with_their_worker",
@@ -133,6 +146,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     place.add_scripts()
     place.add("refuses.py", "import argparse\nargparse.ArgumentParser().parse_args()")
     place.add("leaves_a_helper.py", LEAVES_A_HELPER)
+    place.add("leaves_a_polite_helper.py", LEAVES_A_POLITE_HELPER)
     place.add("has_a_helper.py", HAS_A_HELPER)
     place.add("test_wrongs.py", TESTS)
     wrong = scenario("exits", script="exits_3.py").replace(

@@ -512,7 +512,7 @@ class ClausePlanned(Event):
     `key` is its place: `finally[0]`, `default[2]`, `crash-check[0]`. With a `checker` it is judged
     by the whole history, else by what a later `ClauseJudged` says. `expected` is what the checker
     is given, as a scenario file has it; `is_negated`: the clause wants the opposite. `log` is the
-    pattern of a line that is waited for, if it is one.
+    pattern of a line that is waited for, if it is one, and `event` the kind of an event.
     """
 
     key: str
@@ -523,6 +523,7 @@ class ClausePlanned(Event):
     is_negated: bool = False
     is_optional: bool = False
     log: str = ""
+    event: str = ""
 
 
 @register

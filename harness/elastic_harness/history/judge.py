@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from elastic_harness.history.checkers.conduct import why_unread
+from elastic_harness.history.checkers.conduct import why_unheard, why_unread
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Check, Registry
 from elastic_harness.history.events import (
@@ -141,7 +141,8 @@ def _verdict_on(
     planned: ClausePlanned, found: list[Verdict], history: History, registry: Registry
 ) -> Verdict:
     verdicts = list(found)
-    if planned.log and (why := why_unread(history, planned.log)) is not None:
+    why = why_unread(history, planned.log) if planned.log else why_unheard(history, planned.event)
+    if why is not None:
         # What was seen was seen; that something was not seen is not known then.
         seen = Outcome.INVALID if planned.bucket == "never" else Outcome.VALID
         verdicts = [each if each.outcome is seen else unknown(why) for each in found]

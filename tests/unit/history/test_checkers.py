@@ -21,8 +21,10 @@ from elastic_harness.history.events import (
     FaultIneffective,
     FaultPlanned,
     LogMatched,
+    NodeStopped,
     OutputRead,
     ProcessExited,
+    ProcessStarted,
     ReferenceObserved,
     RunEnded,
     SurvivorFound,
@@ -91,6 +93,68 @@ def ranks_scattered() -> Story:
     return Story(nproc=2).hello(1, "n1", 0, 4).hello(1, "n1", 3, 4, local_rank=1, group_rank=0)
 
 
+def group_ranks_with_gaps() -> Story:
+    return Story().hello(1, "n1", 0, 2, group_rank=3).hello(1, "n2", 1, 2, group_rank=7)
+
+
+def rank_missing_at_the_end() -> Story:
+    """A launcher that names no rounds; all ends well, and of a rank nothing was ever heard."""
+    story = Story().round(1, ["n1", "n2"], round=None).gone(1).hello(2, "n1", 0, 2, round=None)
+    return story.finish(2).end().tell("cluster", "n1", NodeStopped(cause="teardown"))
+
+
+def uneven_nodes() -> Story:
+    """As many workers as were asked for, and three of them on one node."""
+    story = Story(nproc=2)
+    for rank in range(3):
+        story.hello(1, "n1", rank, 4, local_rank=rank, group_rank=0)
+    return story.hello(1, "n2", 3, 4, local_rank=0, group_rank=1)
+
+
+def restarted_unheard() -> Story:
+    """The workers of the second round died before their first word."""
+    second = commit("n1", "n1", round=2, world_size=1, restart_count=1, master_port=30002)
+    return Story().round(1, ["n1"]).gone(1).tell("agent", "n1", second).end("failed")
+
+
+def lost_reports() -> Story:
+    return Story().round(1, ["n1"]).steps(1, 1, 3).finish(1, dropped=4).end()
+
+
+def two_worlds_one_in_part() -> Story:
+    """The old round steps on; of the new one's ranks, only one was ever seen to step."""
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 3)
+    story.round(2, ["n3", "n4"]).step(2, 0, 4).wait(0.1)
+    began = story.at
+    return story.wait(0.1).step(1, 0, 4, began_at=began).end()
+
+
+def two_worlds_one_in_part_and_more() -> Story:
+    """In the end it is seen of a third one that the second goes on beside it."""
+    story = two_worlds_one_in_part().round(3, ["n5", "n6"]).steps(3, 5, 6).wait(0.1)
+    began = story.at
+    return story.wait(0.1).step(2, 0, 5, began_at=began)
+
+
+def two_worlds_one_in_part_by(began_s: float) -> Callable[[], Story]:
+    """The old round begins a step so long after the first step of the newer one's first rank."""
+
+    def tell() -> Story:
+        story = Story(nodes=5).round(1, ["n1", "n2"]).steps(1, 1, 3).round(2, ["n3", "n4", "n5"])
+        began = story.at + began_s
+        story.step(2, 0, 4).wait(1.0).step(2, 1, 4).step(2, 0, 5)
+        return story.step(1, 0, 4, began_at=began).end()
+
+    return tell
+
+
+def relaunched() -> Story:
+    """The launcher on n2 ended well, and a new one still runs at the end."""
+    story = Story().launcher_exits({"n1": 0, "n2": 0})
+    story.tell("cluster", "n2", ProcessStarted(pid=6, role="launcher", argv=()))
+    return story.tell("engine", "", RunEnded(outcome="stopped"))
+
+
 def group_rank_shared() -> Story:
     return Story().hello(1, "n1", 0, 2).hello(1, "n2", 1, 2, group_rank=0)
 
@@ -134,10 +198,12 @@ def committed_differently() -> Story:
     return story.tell("agent", "n2", commit("n2", "n2", "n1"))
 
 
-def two_worlds() -> Story:
+def two_worlds(new: int = 2) -> Story:
     """The old round's rank 0 steps on while the new round has made progress."""
     story = Story().round(1, ["n1", "n2"]).steps(1, 1, 3)
-    story.round(2, ["n3", "n4"]).steps(2, 4, 5).wait(0.1)
+    for number in range(2, new + 1):
+        story.round(number, ["n3", "n4"])
+    story.steps(new, 4, 5).wait(0.1)
     began = story.at
     return story.wait(0.1).step(1, 0, 4, began_at=began).end()
 
@@ -259,8 +325,8 @@ def no_recovery() -> Story:
     return Story().round(1, ["n1", "n2"]).steps(1, 1, 3).fault("crash").gone(1)
 
 
-def swapped_ranks() -> Story:
-    return Story().round(1, ["n1", "n2"]).gone(1).round(2, ["n2", "n1"])
+def swapped_ranks(**more: object) -> Story:
+    return Story().round(1, ["n1", "n2"]).gone(1).round(2, ["n2", "n1"], **more)
 
 
 def newcomer_first() -> Story:
@@ -421,10 +487,17 @@ PLANTS: dict[str, Plant] = {
             rank_outside,
             ranks_scattered,
             group_rank_shared,
+            group_ranks_with_gaps,
             agent_says_otherwise,
         ),
-        unknown=(empty, rank_missing),
-        valid=(clean, one_round, cut_while_forming, lambda: rank_missing().end("stopped")),
+        unknown=(empty, rank_missing, rank_missing_at_the_end, never_formed),
+        valid=(
+            clean,
+            one_round,
+            lambda: Story().round(1, ["n1", "n2"], group_rank=None),
+            cut_while_forming,
+            lambda: rank_missing().end("stopped"),
+        ),
     ),
     "agreement": Plant(
         invalid=(different_restart_counts, committed_differently),
@@ -432,27 +505,44 @@ PLANTS: dict[str, Plant] = {
         valid=(clean,),
     ),
     "one_world": Plant(
-        invalid=(two_worlds, two_worlds_by_clocks_known_to(0.01)),
+        invalid=(
+            two_worlds,
+            lambda: two_worlds(new=3),
+            two_worlds_by_clocks_known_to(0.01),
+            two_worlds_one_in_part_and_more,
+        ),
         unknown=(
             empty,
+            two_worlds_one_in_part_by(0.5),
             overlapping_without_steps,
             two_worlds_by_clocks_known_to(0.5),
             steps_before_by_clocks_known_to(60.0),
+            two_worlds_one_in_part,
         ),
-        valid=(clean, just_resumed, steps_before_by_clocks_known_to(0.001)),
+        valid=(
+            clean,
+            just_resumed,
+            two_worlds_one_in_part_by(-0.001),
+            steps_before_by_clocks_known_to(0.001),
+        ),
     ),
     "no_overlap": Plant(invalid=(old_worker_alive,), unknown=(empty,), valid=(clean,)),
     "budget": Plant(
         invalid=(over_budget, count_goes_back), unknown=(empty, no_count), valid=(clean,)
     ),
     "membership": Plant(
-        invalid=(too_many_nodes, too_few_nodes, too_large_a_round),
+        invalid=(too_many_nodes, too_few_nodes, too_large_a_round, uneven_nodes),
         unknown=(empty, never_formed),
         valid=(clean,),
     ),
     "split_brain": Plant(
         invalid=(clean,),
-        unknown=(empty, overlapping_without_steps, two_worlds_by_clocks_known_to(0.5)),
+        unknown=(
+            empty,
+            overlapping_without_steps,
+            two_worlds_by_clocks_known_to(0.5),
+            two_worlds_one_in_part,
+        ),
         valid=(two_worlds, two_worlds_by_clocks_known_to(0.01)),
     ),
     "no_survivors": Plant(
@@ -475,6 +565,7 @@ PLANTS: dict[str, Plant] = {
             mute_worker,
             mute_rank_of_a_stepping_round,
             steps_unheard,
+            lost_reports,
             mute_job,
             ran_unheard,
             stopped_late,
@@ -498,7 +589,7 @@ PLANTS: dict[str, Plant] = {
     "exit_codes": Plant(
         value={"n1": 0, "n2": 0},
         invalid=(exits(1),),
-        unknown=(empty, killed_by_the_harness),
+        unknown=(empty, killed_by_the_harness, relaunched),
         valid=(exits(0),),
     ),
     "no_workers": Plant(
@@ -532,7 +623,12 @@ PLANTS: dict[str, Plant] = {
         ),
         valid=(logged("has lost n3"),),
     ),
-    "restarts": Plant(value=1, invalid=(one_round,), unknown=(empty, no_count), valid=(clean,)),
+    "restarts": Plant(
+        value=1,
+        invalid=(one_round,),
+        unknown=(empty, no_count),
+        valid=(clean, restarted_unheard),
+    ),
     "world_sizes": Plant(value=[2, 2], invalid=(one_round,), unknown=(empty,), valid=(clean,)),
     "recovery_time": Plant(
         value={"at_most": "2s", "after": "crash"},
@@ -552,7 +648,9 @@ PLANTS: dict[str, Plant] = {
         valid=(clean, lambda: clean().fault("late").end("succeeded"), healed_at_teardown),
     ),
     "rank_stability": Plant(
-        invalid=(swapped_ranks, newcomer_first), unknown=(one_round,), valid=(clean, replaced)
+        invalid=(swapped_ranks, newcomer_first),
+        unknown=(one_round, lambda: swapped_ranks(run_id="other")),
+        valid=(clean, replaced),
     ),
     "learning_rate": Plant(
         value="follows_batch",
@@ -692,6 +790,15 @@ def test_a_clause_that_makes_no_sense_is_refused_with_the_reason(
     with pytest.raises(UsageError) as caught:
         bind(name, value)
     assert message in str(caught.value)
+
+
+def test_a_restart_that_only_a_launcher_was_told_of_is_proved_by_its_words() -> None:
+    """Its workers died before they could say hello."""
+    unheard = Story().tell("agent", "n1", commit("n1", "n1", world_size=1))
+    assert bind("restarts", 0).run(unheard.history).is_valid
+    history = restarted_unheard().history
+    (told,) = history.of_kind(RoundCommitted)
+    assert bind("restarts", 0).run(history).events == (told.seq,)
 
 
 def test_exit_codes_are_for_all_launchers_or_for_some() -> None:

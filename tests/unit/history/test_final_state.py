@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -98,6 +99,24 @@ STATES: tuple[Row, ...] = (
     ("optimizer", NEAR,
      lambda: ended({"optimizer": "p", "optimizer_sketch": (3.0, 4.0)}, reference=({},)), "valid",
      "by 0.25 (relative)"),
+    # Its settings are in no sketch: a schedule that began anew shows in the learning rate.
+    ("optimizer", NEAR, lambda: ended({"optimizer": "p", "lr": (0.125,)}, reference=({},)), "valid",
+     "by 0.25 (relative)"),
+    ("optimizer", NEAR, lambda: ended({"optimizer": "p", "lr": (1.0,)}, reference=({},)), "invalid",
+     "by 9 (relative)"),
+    ("optimizer", NEAR,
+     lambda: ended({"optimizer": "p", "lr": (0.0,)}, reference=({"lr": (0.0,)},)), "valid", "by 0"),
+    ("optimizer", NEAR, lambda: ended({"optimizer": "p"}, reference=({"lr": (0.0,)},)), "invalid",
+     "(its learning rate is 0.1 instead of 0)"),
+    ("optimizer", NEAR,
+     lambda: ended({"optimizer": "p", "lr": (0, 0.11)}, reference=({"lr": (0, 0.1)},)), "valid",
+     "by 0.1 (relative)"),
+    ("optimizer", NEAR, lambda: ended({"optimizer": "p", "lr": (0.1, 0.1)}, reference=({},)),
+     "invalid", "(its learning rate is 0.1, 0.1 instead of 0.1), 0.25 is allowed"),
+    ("optimizer", NEAR,
+     lambda: ended({"optimizer": "p"}, {"optimizer": "p", "optimizer_sketch": (math.nan, 0.0)},
+                   reference=({}, {})),
+     "invalid", "rank 1 ended with a different optimizer state than uninterrupted, 0.25"),
     # Rounds of other sizes add up in another order.
     ("parameters", SAME, resized, "unknown", "rounds of other sizes"),
     ("parameters", {**SAME, "within": 0}, resized, "valid", ""),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from elastic_harness.history.checkers import bind
 from elastic_harness.history.events import (
@@ -9,6 +11,7 @@ from elastic_harness.history.events import (
     ClausePlanned,
     HarnessFailed,
     OutputRead,
+    ProcessStarted,
     PythonTestFailed,
     RunClosed,
     SwitchDropped,
@@ -16,7 +19,7 @@ from elastic_harness.history.events import (
 from elastic_harness.history.judge import Judgement, judge, judge_checks, overall, unmet
 from elastic_harness.history.verdict import Outcome
 
-from pytest_elastic.events.model import Event
+from pytest_elastic.events.model import AgentStarted, Event
 from tests.unit.history.story import Story
 
 ROUND = ClausePlanned(key="eventually[0]", bucket="eventually", text="round 2 within 10s")
@@ -25,6 +28,8 @@ JOB = ClausePlanned(
 )
 NEVER_LOST = ClausePlanned(key="never[0]", bucket="never", text="log /lost/", log="lost")
 SEEN_LOST = ClausePlanned(key="sometimes[0]", bucket="sometimes", text="log /lost/", log="lost")
+NEVER_FENCED = ClausePlanned(key="never[0]", bucket="never", text="", event="lease_lost")
+SEEN_FENCED = dataclasses.replace(NEVER_FENCED, key="sometimes[0]", bucket="sometimes")
 
 GAPS: list[dict[str, object]] = [
     {"unread": ("n1/a.log",)},
@@ -121,6 +126,37 @@ def test_a_line_that_was_not_seen_is_not_known_where_output_was_not_read(
     other = {"unread": (), "left_out": {"found": 2}}
     story.tell("engine", "", OutputRead(**other))  # type: ignore[arg-type]
     assert verdicts(story)[clause.key] == outcome
+
+
+def silent(*speak: str, exempt: tuple[str, ...] = ()) -> Story:
+    """Return a run of two launchers, of which these state events; a fault ended the exempt ones."""
+    story = Story().tell("engine", "", NEVER_FENCED).tell("engine", "", SEEN_FENCED)
+    for node in ("n1", "n2"):
+        story.tell("cluster", node, ProcessStarted(pid=3, role="launcher", argv=()))
+        if node in speak:
+            story.tell("agent", node, AgentStarted(pid=3, address="", port=1, slots=1))
+    story.tell("engine", "", judged("never[0]", "valid"))
+    return story.tell("engine", "", judged("sometimes[0]", "invalid")).end(exempt=exempt)
+
+
+@pytest.mark.parametrize(
+    ("story", "never", "sometimes"),
+    [
+        (silent("n1", "n2"), "valid", "invalid"),
+        (silent("n1"), "unknown", "unknown"),
+        (silent(), "unknown", "unknown"),
+        (silent("n1", exempt=("n2",)), "valid", "invalid"),
+    ],
+)
+def test_an_event_that_was_not_seen_is_not_known_where_a_launcher_states_none(
+    story: Story, never: str, sometimes: str
+) -> None:
+    """As other launchers do; what the harness sees itself is known all the same."""
+    found = verdicts(story)
+    assert (found["never[0]"], found["sometimes[0]"]) == (never, sometimes)
+    own = dataclasses.replace(NEVER_FENCED, key="never[1]", event="worker_gone")
+    story.tell("engine", "", own).tell("engine", "", judged("never[1]", "valid"))
+    assert verdicts(story)["never[1]"] == "valid"
 
 
 def test_what_the_test_itself_found_is_invalid() -> None:

@@ -78,6 +78,19 @@ def with_more(**more: object) -> Story:
     return story
 
 
+def fed(*rounds: tuple[Sequence[str], float, Sequence[Sequence[int]]]) -> Story:
+    """Let rounds of these nodes, at this rate, use batches of these sizes for each step."""
+    story = Story(nodes=3)
+    for number, (nodes, rate, steps) in enumerate(rounds, 1):
+        story.round(number, nodes)
+        for rank in range(len(nodes)):
+            for step, sizes in enumerate(steps, 1):
+                story.drawn(number, rank, step, batches=tuple((0,) * size for size in sizes))
+                story.step(number, rank, step, learning_rate=rate)
+        story.gone(number)
+    return story.end()
+
+
 def uneven() -> Story:
     """Rank 1 of the first round tells another rate: it is rank 0's that counts."""
     story = Story(nodes=3)
@@ -112,6 +125,13 @@ def uneven() -> Story:
         (lambda: resized((THREE, [3.0]), (TWO, [2.0]), batches=3), "valid", ""),
         (lambda: with_evaluation("Eval[8]"), "valid", ""),
         (uneven, "valid", ""),
+        # The last batch of an epoch may be smaller.
+        (lambda: fed((TWO, 3.0, [[4], [2]]), (("n1",), 3.0, [[4], [4]])), "invalid", "1.5 was"),
+        (lambda: fed((TWO, 3.0, [[4], [2]]), (("n1",), 1.5, [[4], [4]])), "valid", ""),
+        # Gradients of several batches make a step, so that fewer ranks may use as many samples.
+        (lambda: fed((TWO, 3.0, [[4], [4]]), (("n1",), 1.5, [[4, 4]] * 2)), "invalid", "3 was"),
+        (lambda: fed((TWO, 3.0, [[4], [4]]), (("n1",), 3.0, [[4, 4]] * 2)), "valid", ""),
+        (lambda: fed((TWO, 3.0, [[4]] * 2), (("n1",), 3.0, [[4] * 5, [4, 4]])), "valid", ""),
         (lambda: with_more(pid=7), "valid", ""),
         (lambda: with_more(batches=()), "valid", ""),
     ],

@@ -96,6 +96,12 @@ ONCE = {"each_epoch": "exactly_once"}
         ({"uses": lambda s, r: in_turn(s, r) * (1 + r)}, {"padding": "allowed"}, "invalid", ""),
         (
             {"uses": lambda s, r: (*in_turn(s, r), 0)[: 3 if (s, r) == (4, 1) else 2]},
+            {"padding": "allowed"},  # two ranks need none to share eight samples
+            "invalid",
+            "1 of them again",
+        ),
+        (
+            {"uses": lambda s, r: tuple(n % 7 for n in in_turn(s, r)), "drawn": {"size": 7}},
             {"padding": "allowed"},
             "valid",
             "1 of them again",

@@ -281,6 +281,34 @@ def rolled_back(*resumes: int, is_numbered: bool = True) -> Story:
     return story.finish(2).end()
 
 
+def killed_unheard(*, done: int, resumed: int = 2, drew: int = 2) -> Story:
+    """Of two ranks that made two steps, rank 1 was killed before it had told of more than these.
+
+    It told of so many steps that it had drawn samples for.
+    """
+    story = Story().round(1, TWO)
+    for rank, last in enumerate((2, done)):
+        story.resume(1, rank, 0)
+        for step in range(1, last + 1):
+            if rank == 0 or step <= drew:
+                story.drawn(1, rank, step, *in_turn(step, rank))
+            story.step(1, rank, step)
+    story.gone(1).round(2, TWO)
+    for rank in (0, 1):
+        story.resume(2, rank, resumed)
+        for step in range(resumed + 1, 5):
+            story.drawn(2, rank, step, *in_turn(step, rank), epoch=1).step(2, rank, step)
+    return story.finish(2).end()
+
+
+def killed_unheard_and_on() -> Story:
+    """The same, and the job goes on once more, from a later step."""
+    story = killed_unheard(done=1).round(3, TWO)
+    for rank in (0, 1):
+        story.resume(3, rank, 4).drawn(3, rank, 5, *in_turn(1, rank), epoch=2).step(3, rank, 5)
+    return story.finish(3).end()
+
+
 def unnumbered(
     resumed: int | None, known: int | None, *, second: bool = True, first: int = 0
 ) -> Story:
@@ -390,6 +418,12 @@ SAMPLES: tuple[Row, ...] = (
     ("samples", ONCE, lambda: skipping(((0, 1), (2, 3))), "valid", ""),
     ("samples", ONCE, lambda: skipping(((0, 1),), ((2, 3),)), "valid", ""),
     ("samples", ONCE, lambda: skipping(((2, 3),)), "valid", ""),
+    ("samples", ONCE, lambda: killed_unheard(done=2), "valid", ""),
+    ("samples", ONCE, lambda: killed_unheard(done=1), "unknown",
+     "rank 1 of round 1 was last seen at step 1, and the job went on from step 2"),
+    ("samples", ONCE, killed_unheard_and_on, "unknown", "the job went on from step 2"),
+    ("samples", ONCE, lambda: killed_unheard(done=2, drew=1), "invalid", "epoch 0 never used"),
+    ("samples", ONCE, lambda: killed_unheard(done=1, resumed=3), "invalid", "epoch 0 never used"),
     # --- epochs ---
     ("epochs", 1, lambda: fed(ALL), "valid", "epoch 0: all 8 samples"),
     ("epochs", 1, lambda: fed(ALL[:7]), "invalid", "0 complete epochs, 1 were expected"),
@@ -397,6 +431,11 @@ SAMPLES: tuple[Row, ...] = (
     ("epochs", 2, lambda: epochs_of(ALL, ALL[:6]), "invalid", "1 complete epochs, 2"),
     ("epochs", 1, lambda: epochs_of(ALL, ALL[:6]), "invalid", "1 complete epochs, 1"),
     ("epochs", 2, lambda: epochs_of(ALL, (), ALL), "invalid", "2 complete epochs, 2"),
+    ("epochs", 1, lambda: fed(ALL, ALL, ALL), "invalid", "and epoch 0 was gone through again"),
+    ("epochs", 1, lambda: fed(ALL, ALL[:7]), "valid", "7 of them again"),
+    ("epochs", 1, lambda: fed(ALL, ALL), "invalid", "and epoch 0 was gone through again"),
+    ("epochs", 1, lambda: fed(ALL[:4], ALL[4:], ALL[:5]), "invalid", "and epoch 0 was gone"),
+    ("epochs", 1, lambda: fed(ALL[:4], ALL[4:], ALL[:4]), "valid", "4 of them again"),
 )  # fmt: skip
 
 

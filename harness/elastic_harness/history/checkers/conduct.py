@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -39,6 +39,7 @@ from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from elastic_harness.scenario.actions import CheckedScenario
 from pytest_elastic.events.model import (
+    EVENT_KINDS,
     AgentStarted,
     JobEnded,
     RoundCommitted,
@@ -57,6 +58,7 @@ __all__ = [
     "no_survivors",
     "no_workers",
     "switch_clean",
+    "why_unheard",
     "why_unread",
     "workers_observed",
 ]
@@ -216,6 +218,12 @@ def workers_observed(history: History, _: NoParameters) -> Verdict:
                 (stepping[0].steps[0].seq,),
             )
         for worker in world.workers.values():
+            if worker.dropped:
+                return unknown(
+                    f"{worker.dropped} reports of rank {worker.rank} in round {world.ordinal} were "
+                    "lost: the harness was too slow",
+                    (worker.hello_seq,),
+                )
             for before, after in pairwise(worker.steps):
                 if after.count != before.count + 1:
                     return unknown(
@@ -320,15 +328,17 @@ class ExitCodesParameters(Parameters):
 def exit_codes(history: History, parameters: ExitCodesParameters) -> Verdict:
     """Launchers end with the expected exit codes (negative: by that signal)."""
     ended = history.last(RunEnded)
-    # What ends after that is killed by the harness itself.
-    exits = [e for e in _launcher_exits(history) if ended is None or e.seq < ended.seq]
-    last = {entry.node: entry for entry in exits}
+    starts = {e.node: e.seq for e in history.of_kind(ProcessStarted) if e.event.role == "launcher"}
+    # What ends after the run is killed by the harness itself, and a node's newest launcher counts.
+    last = {
+        entry.node: entry
+        for entry in _launcher_exits(history)
+        if entry.seq > starts.get(entry.node, 0) and (ended is None or entry.seq < ended.seq)
+    }
     if not last:
         return unknown("no launcher was seen to end")
     expected = parameters.expected
-    nodes = {e.node for e in history.of_kind(ProcessStarted) if e.event.role == "launcher"} | {
-        *last
-    }
+    nodes = {*starts, *last}
     wanted = dict.fromkeys(nodes, expected) if isinstance(expected, int) else dict(expected)
     for node, code in sorted(wanted.items()):
         found = last.get(node)
@@ -357,14 +367,11 @@ def no_workers(history: History, _: NoParameters) -> Verdict:
     if not starts:
         return unknown("no launcher was started")
     # A worker that says nothing is heard of by its launcher only: each start must have been heard.
-    began = Counter(entry.node for entry in history.of_kind(AgentStarted))
-    left = Counter(entry.node for entry in history.of_kind(JobEnded))
-    for node, count in Counter(entry.node for entry in starts).items():
-        if max(began[node], left[node]) < count:
-            return unknown(
-                f"the launcher on {node} states no events, so that it is not known whether it "
-                "started workers"
-            )
+    if node := _node_without_events(history):
+        return unknown(
+            f"the launcher on {node} states no events, so that it is not known whether it "
+            "started workers"
+        )
     return valid(f"{len(starts)} launchers ended, and none had started a worker", (ended.seq,))
 
 
@@ -393,6 +400,27 @@ def no_strays(history: History, _: NoParameters) -> Verdict:
                 (started.seq,),
             )
     return valid(f"workers of {len(stopped)} groups left nothing behind", [e.seq for e in stopped])
+
+
+def _node_without_events(history: History, *, spare: Collection[str] = ()) -> str | None:
+    """Return the first node with a launcher that was never heard of."""
+    starts = [e for e in history.of_kind(ProcessStarted) if e.event.role == "launcher"]
+    began = Counter(entry.node for entry in history.of_kind(AgentStarted))
+    left = Counter(entry.node for entry in history.of_kind(JobEnded))
+    for node, count in Counter(entry.node for entry in starts).items():
+        if max(began[node], left[node]) < count and node not in spare:
+            return node
+    return None
+
+
+def why_unheard(history: History, kind: str) -> str | None:
+    """Say why an event that is not in the history may have happened all the same, or None."""
+    found = EVENT_KINDS.get(kind)
+    if found is None or found.__module__ != AgentStarted.__module__:
+        return None  # what the harness itself sees
+    if node := _node_without_events(history, spare=nodes_ended_by_faults(history)):
+        return f"the launcher on {node} states no events, so that none of {kind!r} could be seen"
+    return None
 
 
 def why_unread(history: History, pattern: str) -> str | None:

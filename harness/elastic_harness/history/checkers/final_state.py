@@ -305,7 +305,16 @@ def _distance(part: str, state: ParametersHashed, other: ParametersHashed) -> fl
         one, two, norm = state.optimizer_sketch, other.optimizer_sketch, other.optimizer_norm
     if len(one) != len(two) or not one or not norm:
         return math.inf
-    return math.dist(one, two) / norm
+    found = math.dist(one, two) / norm
+    if part == "optimizer" and state.lr != other.lr:  # no part of the sketch
+        found = max(found, _rates_apart(state.lr, other.lr))
+    return math.inf if math.isnan(found) else found
+
+
+def _rates_apart(rates: Sequence[float], others: Sequence[float]) -> float:
+    if len(rates) != len(others) or not any(others):
+        return math.inf
+    return math.dist(rates, others) / math.hypot(*others)
 
 
 def _in_words(distance: float) -> str:

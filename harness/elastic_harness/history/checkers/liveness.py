@@ -16,6 +16,7 @@ from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from elastic_harness.history.worlds import World
 from elastic_harness.scenario.actions import CheckedScenario
 from elastic_harness.scenario.fields import Listed, Seconds
+from pytest_elastic.events.model import RoundCommitted
 
 __all__ = [
     "moment",
@@ -82,7 +83,7 @@ class RestartsParameters(Parameters):
 
 @checker("restarts", RestartsParameters, shorthand="exactly", is_said_once=True)
 def restarts(history: History, parameters: RestartsParameters) -> Verdict:
-    """So many restarts were charged, by the count that workers were told; jobs are added up."""
+    """So many restarts were charged, as workers or launchers were told; jobs are added up."""
     most: dict[tuple[str, int], int] = {}
     for world in history.worlds.rounds:
         job, count = (world.run_id, world.job), world.restart_count
@@ -91,6 +92,13 @@ def restarts(history: History, parameters: RestartsParameters) -> Verdict:
                 f"no worker of round {world.ordinal} was told a restart count", _hellos([world])
             )
         most[job] = max(count, most.get(job, count))
+    # Of a round whose workers died before they could say hello, only launchers know.
+    told = [
+        ((entry.record.run_id, history.worlds.job_of(entry.seq)), entry)
+        for entry in history.of_kind(RoundCommitted)
+    ]
+    for job, entry in told:
+        most[job] = max(entry.event.restart_count, most.get(job, entry.event.restart_count))
     if not most:
         return unknown("no worker said hello, so that none was told a restart count")
     found = sum(most.values())
@@ -99,6 +107,7 @@ def restarts(history: History, parameters: RestartsParameters) -> Verdict:
         for world in history.worlds.rounds
         if world.restart_count == most[world.run_id, world.job]
     )
+    proof += [entry.seq for job, entry in told if entry.event.restart_count == most[job]]
     if parameters.exactly is not None and found != parameters.exactly:
         return invalid(f"{found} restarts, {parameters.exactly} were expected", proof)
     if parameters.at_least is not None and found < parameters.at_least:
@@ -276,7 +285,11 @@ def rank_stability(history: History, _: NoParameters) -> Verdict:
     """Nodes that stay keep their order of ranks, and newcomers stand where one left, or last."""
     formed = formed_worlds(history)
     # A job that begins anew knows nothing of the order of the one before.
-    pairs = [(old, new) for old, new in pairwise(formed) if old.job == new.job]
+    pairs = [
+        (old, new)
+        for old, new in pairwise(formed)
+        if (old.run_id, old.job) == (new.run_id, new.job)
+    ]
     if not pairs:
         return unknown("there were not two rounds of one job to compare")
     for old, new in pairs:

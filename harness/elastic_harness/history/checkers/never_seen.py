@@ -18,7 +18,13 @@ from elastic_harness.history.events import (
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import Verdict, unknown, valid
 from elastic_harness.history.worlds import World
-from pytest_elastic.events.model import JobEnded, RoundCommitted, WorkerExited, WorkersStarted
+from pytest_elastic.events.model import (
+    Event,
+    JobEnded,
+    RoundCommitted,
+    WorkerExited,
+    WorkersStarted,
+)
 
 __all__ = [
     "is_stopped",
@@ -64,24 +70,37 @@ def _end_of(history: History) -> tuple[int, ...]:
 def unexplained_ranks(history: History, world: World) -> list[int]:
     """Return the ranks of a round that nobody heard of though nothing kept them, lowest first.
 
-    What may have kept them: a fault, a worker, a launcher or a node that ended while the round was
-    forming, a launcher that says it never started them or that they ended without a word, or the
-    end of the run by its test.
+    What may have kept them: a fault, or a worker, a launcher or a node that was lost, while the
+    round was forming; a launcher that says it never started them or that they ended without a word;
+    or the end of the run by its test.
     """
     missing = set(range(world.world_size)) - set(world.workers)
     if is_stopped(history):
         return []
     later = [each.started_at for each in history.worlds.rounds if each.ordinal > world.ordinal]
     until = min(later, default=float("inf"))
-    for entry in history:
-        if isinstance(entry.event, FaultFired | NodeStopped | ProcessExited | WorkerGone) and (
-            world.started_at <= entry.at <= until
-        ):
+    ended = history.last(RunEnded)
+    for entry in history.entries[: None if ended is None else ended.seq]:
+        if _is_loss(history, entry) and world.started_at <= entry.at <= until:
             return []
     for entry in history.of_kind(WorkerExited):
         if (entry.event.round, history.worlds.job_of(entry.seq)) == (world.round, world.job):
             missing.discard(entry.event.rank)
     return sorted(missing.difference(never_started(history, world)))
+
+
+def _is_loss(history: History, entry: Entry[Event]) -> bool:
+    """Tell whether a record says that something ended, and not by itself and well."""
+    match entry.event:
+        case ProcessExited(exit_code=0):
+            return False
+        case WorkerGone(pid=pid):
+            found = history.worlds.worker_of(pid)
+            return found is None or not found[1].finished
+        case FaultFired() | NodeStopped() | ProcessExited():
+            return True
+        case _:
+            return False
 
 
 def never_started(history: History, world: World) -> list[int]:

@@ -29,7 +29,7 @@ class LearningRateParameters(Parameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moment:
-    """The rate at one step of one round, and the samples that all ranks used for it."""
+    """The rate at one step of one round, and the samples that all ranks use for a step."""
 
     rate: float
     batch: int
@@ -76,33 +76,45 @@ def learning_rate(history: History, _: LearningRateParameters) -> Verdict:
 
 def _batches(history: History) -> dict[tuple[int, int], dict[int, int]]:
     """Return how many samples each rank used, by world (its ordinal) and step count."""
-    used: dict[tuple[int, int], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    sizes: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     drawn = history.of_kind(SamplesDrawn)
     if not drawn:
-        return used
+        return {}
     training = mode(entry.event.loader for entry in drawn)  # others: an evaluation's
     for entry in (each for each in drawn if each.event.loader == training):
         found = history.worlds.worker_of(entry.event.pid)
         if found is not None and entry.event.batches:
             key = (found[0].ordinal, entry.event.count)
-            # More than one batch before a first step is what the script skipped when it resumed.
-            used[key][entry.event.rank] += len(entry.event.batches[-1])
-    return used
+            sizes[key][entry.event.rank] += map(len, entry.event.batches)
+    everywhere = [len(each) for ranks in sizes.values() for each in ranks.values()]
+    later: dict[int, list[int]] = defaultdict(list)
+    for (ordinal, count), ranks in sizes.items():
+        if count > 1:  # before a first step it draws what it leaves out, to get to its place
+            later[ordinal] += map(len, ranks.values())
+    per_step = {ordinal: mode(later[ordinal] or everywhere) for ordinal, _ in sizes}
+    return {
+        (ordinal, count): {rank: sum(each[-per_step[ordinal] :]) for rank, each in ranks.items()}
+        for (ordinal, count), ranks in sizes.items()
+    }
 
 
 def _moment(
     history: History, batches: dict[tuple[int, int], dict[int, int]], world: World, place: int
 ) -> _Moment | None:
-    """Return the first (0) or last (-1) step of a round of which all is known."""
+    """Return the first (0) or last (-1) step of a round of which all is known.
+
+    The batch is the round's largest: at the end of an epoch a step may use less.
+    """
     steps: list[Entry[StepCompleted]] = []
+    sizes: list[int] = []
     for step in world.workers[min(world.workers)].steps:  # the rate is one for all ranks
         entry: Entry[Any] = history[step.seq]
         used = batches.get((world.ordinal, step.count), {})
         if entry.event.learning_rate is not None and len(used) == world.world_size:
             steps.append(entry)
+            sizes.append(sum(used.values()))
     if not steps:
         return None
     chosen = steps[place]
-    used = batches[world.ordinal, chosen.event.count]
     assert chosen.event.learning_rate is not None, "only steps with a rate were taken"
-    return _Moment(rate=chosen.event.learning_rate, batch=sum(used.values()), seq=chosen.seq)
+    return _Moment(rate=chosen.event.learning_rate, batch=max(sizes), seq=chosen.seq)

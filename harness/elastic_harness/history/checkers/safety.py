@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
@@ -44,7 +44,7 @@ def ranks(history: History, _: NoParameters) -> Verdict:
         return not_observed(history, _NOBODY)
     problem = _rank_given_twice(worlds) or _rank_against_launcher(history)
     for world in worlds:
-        problem = problem or _wrong_ranks(world) or _wrong_local_ranks(world)
+        problem = problem or _wrong_ranks(world) or _wrong_places(world)
     if problem is not None:
         return problem
     for world in worlds:
@@ -110,10 +110,17 @@ def _wrong_ranks(world: World) -> Verdict | None:
     return None
 
 
-def _wrong_local_ranks(world: World) -> Verdict | None:
-    """The local ranks on each node of a round that formed are 0, 1, 2 ..."""
+def _wrong_places(world: World) -> Verdict | None:
+    """Of a round that formed, group ranks are 0, 1, 2 ..., and so are local ranks on each node."""
     if world.formed_at is None:
         return None
+    groups = {worker.hello.group_rank for worker in world.workers.values()} - {None}
+    if groups and groups != set(range(len(world.nodes))):
+        return invalid(
+            f"the {len(world.nodes)} nodes of round {_name(world)} have group ranks "
+            f"{', '.join(sorted(map(str, groups)))}",
+            [worker.hello_seq for worker in world.workers.values()],
+        )
     for node in world.nodes:
         workers = [worker for worker in world.workers.values() if worker.node == node]
         found = sorted(worker.local_rank for worker in workers)
@@ -197,6 +204,14 @@ def one_world(history: History, _: NoParameters) -> Verdict:
     undecided: Verdict | None = None
     for old, worker, step, new in _late_steps(history):
         late_s, error_s = _lateness(errors, worker, step, new)
+        if new.progressed_at is None:
+            undecided = unknown(
+                f"rank {worker.rank} on {worker.node} began a step of round {_name(old)} after a "
+                f"rank of round {_name(new)} had completed one, and not of all of its ranks a step "
+                "was seen",
+                (step.seq,),
+            )
+            continue
         if abs(late_s) <= error_s:
             undecided = unknown(
                 f"whether rank {worker.rank} on {worker.node} began a step of round {_name(old)} "
@@ -229,7 +244,7 @@ def _lateness(
     workers that it is later than, it is the one for which that is least certain.
     """
     found: list[tuple[float, float]] = []
-    for each in new.workers.values():
+    for each in (worker for worker in new.workers.values() if worker.steps):
         error_s = 0.0
         if each.node != worker.node:
             error_s = errors.get(worker.node, 0.0) + errors.get(each.node, 0.0)
@@ -242,25 +257,24 @@ def _clock_errors(history: History) -> Mapping[str, float]:
 
 
 def _late_steps(history: History) -> Iterator[tuple[World, WorkerView, Step, World]]:
-    """Yield (old world, worker, its step, newer world) for each step that may be late."""
+    """Yield (old world, worker, its step, newer world) for each step that may be late.
+
+    Of a newer world in which some rank was never seen to step, the first step of another counts.
+    """
     worlds = history.worlds.rounds
     error_s = 2 * max(_clock_errors(history).values(), default=0.0)
     exempt = _resumes(history)
     for index, old in enumerate(worlds):
-        newer = [
-            world
-            for world in worlds[index + 1 :]
-            if world.progressed_at is not None and world.run_id == old.run_id
-        ]
-        if not newer:
-            continue
-        first = min(newer, key=lambda world: world.progressed_at or 0.0)
-        limit = first.progressed_at or 0.0
-        for worker in old.workers.values():
-            for step in worker.steps:
-                is_late = step.began_at > limit - error_s
-                if is_late and not _is_exempt(worker, step.began_at, exempt):
-                    yield old, worker, step, first
+        for new in worlds[index + 1 :]:
+            begun = [worker.steps[0].at for worker in new.workers.values() if worker.steps]
+            if not begun or new.run_id != old.run_id:
+                continue
+            limit = min(begun) if new.progressed_at is None else new.progressed_at - error_s
+            for worker in old.workers.values():
+                for step in worker.steps:
+                    is_late = step.began_at > limit
+                    if is_late and not _is_exempt(worker, step.began_at, exempt):
+                        yield old, worker, step, new
 
 
 def _resumes(history: History) -> list[tuple[float, FaultFired]]:
@@ -301,7 +315,7 @@ def split_brain(history: History, _: NoParameters) -> Verdict:
     errors = _clock_errors(history)
     for old, worker, step, new in _late_steps(history):
         late_s, error_s = _lateness(errors, worker, step, new)
-        if late_s > error_s:
+        if new.progressed_at is not None and late_s > error_s:
             return valid(
                 f"round {_name(old)} went on (rank {worker.rank} on {worker.node}) while round "
                 f"{_name(new)} was under way",
@@ -394,6 +408,13 @@ def membership(history: History, _: NoParameters) -> Verdict:
                 f"{expected} were asked for",
                 proof,
             )
+        counts = Counter(worker.node for worker in world.workers.values())
+        for node, found in counts.items():
+            if is_formed and found != nproc:
+                return invalid(
+                    f"round {_name(world)} has {found} workers on {node}, {nproc} were asked for",
+                    proof,
+                )
     return valid(f"{len(formed)} rounds with {low} to {high} nodes")
 
 

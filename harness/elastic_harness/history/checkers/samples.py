@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from statistics import mode
+from statistics import median_high, mode
 from typing import Literal
 
 from elastic_harness.history.checkers.registry import Parameters, checker
@@ -41,11 +41,11 @@ class SamplesParameters(Parameters):
     """`samples: {each_epoch: exactly_once}`.
 
     `padding: allowed` forgives the samples that a DistributedSampler repeats so that all ranks have
-    equally many (one less than there are ranks); a number forgives so many in each epoch.
-    `dropped: 8` forgives as many samples that `drop_last` leaves out of each epoch. A last epoch
-    that is not complete is unknown, because a script may stop there on purpose: `last_epoch:
-    may_be_cut` says that it may, `complete` that it may not. `loader` chooses among several data
-    loaders by a part of its name; without it, the one that most steps used is judged.
+    equally many (where the number of ranks changes, one less than there are); a number forgives so
+    many in each epoch. `dropped: 8` forgives as many samples that `drop_last` leaves out of each
+    epoch. A last epoch that is not complete is unknown, because a script may stop there on purpose:
+    `last_epoch: may_be_cut` says that it may, `complete` that it may not. `loader` chooses among
+    several data loaders by a part of its name; without it, the one that most steps used is judged.
     """
 
     each_epoch: Literal["exactly_once", "at_least_once", "at_most_once"]
@@ -80,11 +80,16 @@ class _NotKnown(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class _Epochs:
-    """What was used of one data loader's samples; `begins_late`: by a job that was resumed."""
+    """What was used of one data loader's samples; `begins_late`: by a job that was resumed.
+
+    `padding` is the most that a DistributedSampler repeats of an epoch, `per_step` what all ranks
+    use for one step.
+    """
 
     loader: str
     size: int
-    ranks: int
+    padding: int
+    per_step: int
     begins_late: bool
     uses: dict[int, Counter[int]]
     proof: dict[int, list[Entry[SamplesDrawn]]]
@@ -170,7 +175,7 @@ def _find_repeated(found: _Epochs, epoch: int, asked: SamplesParameters) -> Verd
     repeated = sorted(sample for sample, count in counts.items() if count > 1)
     allowed = asked.padding if isinstance(asked.padding, int) else 0
     if asked.padding == "allowed":
-        allowed = found.ranks - 1
+        allowed = found.padding
     if sum(counts[sample] - 1 for sample in repeated) <= allowed:
         return None
     said = f"epoch {epoch} used {len(repeated)} samples more than once, first {_first(repeated)}"
@@ -191,10 +196,14 @@ def epochs(history: History, asked: EpochsParameters) -> Verdict:
     if found.begins_late:
         return unknown(f"the job began after its first step: {found.told()}")
     complete = [each for each in found.uses if len(found.missing(each)) <= asked.dropped]
-    if len(complete) == len(found.uses) == asked.exactly and not found.skipped:
+    # What fills up a last step is no more of an epoch; what was gone through again is.
+    most = min(found.per_step, found.size - 1)
+    again = [each for each, uses in found.uses.items() if uses.total() - len(uses) > most]
+    if len(complete) == len(found.uses) == asked.exactly and not found.skipped and not again:
         return valid(found.told())
+    said = f", and epoch {_first(again)} was gone through again" if again else ""
     return invalid(
-        f"{len(complete)} complete epochs, {asked.exactly} were expected ({found.told()})",
+        f"{len(complete)} complete epochs, {asked.exactly} were expected{said} ({found.told()})",
         found.last_proof(found.last),
     )
 
@@ -243,10 +252,15 @@ def _epochs_of(history: History, wanted: str | None) -> _Epochs:
         proof[entry.event.epoch].append(entry)
         for batch in batches:
             uses[entry.event.epoch].update(batch)
+    size = sizes.pop()
+    worlds = {world.world_size for world, _ in workers.values()}
+    ranks = max(worlds)
+    usual = median_high(sum(map(len, entry.event.batches)) for entry in drawn)
     return _Epochs(
         loader=loader,
-        size=sizes.pop(),
-        ranks=max(world.world_size for world, _ in workers.values()),
+        size=size,
+        padding=-size % ranks if len(worlds) == 1 else ranks - 1,
+        per_step=ranks * usual,
         begins_late=any(resumed),
         uses={epoch: counts for epoch, counts in uses.items() if counts},
         proof=proof,
@@ -317,11 +331,22 @@ def _last_executions(
             raise _NotKnown(NO_GLOBAL_STEP)
         resumed[world.ordinal] = min(start, resumed.get(world.ordinal, start))
     kept = []
+    seen: dict[int, int] = {worker.pid: worker.last_step or 0 for _, worker in stepped}
     for entry in drawn:
         world, worker = workers[entry.event.pid]
         step = _step_of(entry.event, worker)
+        seen[worker.pid] = max(step, seen.get(worker.pid, step))
         if all(step <= at for ordinal, at in resumed.items() if ordinal > world.ordinal):
             kept.append(entry)
+    for world, worker in workers.values():
+        later = [at for ordinal, at in resumed.items() if ordinal > world.ordinal]
+        furthest = max(seen[each.pid] for each in world.workers.values() if each.pid in seen)
+        # It was killed with what it was about to say.
+        if later and seen[worker.pid] < later[0] <= furthest:
+            raise _NotKnown(
+                f"rank {worker.rank} of round {world.ordinal} was last seen at step "
+                f"{seen[worker.pid]}, and the job went on from step {later[0]}"
+            )
     return kept
 
 

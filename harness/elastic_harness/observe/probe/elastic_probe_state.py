@@ -115,6 +115,9 @@ def _sketch(tensors: list[Any]) -> tuple[float | None, list[float]]:
     import math
 
     torch: Any = sys.modules["torch"]
+    tensors = [
+        torch.view_as_real(each.resolve_conj()) if each.is_complex() else each for each in tensors
+    ]
     tensors = [each for each in tensors if each.is_floating_point()]
     size = sum(each.numel() for each in tensors)
     sketches = max(1, min(_MAX_SKETCHES, _SIGNS_IN_ALL // max(1, size)))

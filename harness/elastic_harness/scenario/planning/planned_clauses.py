@@ -9,7 +9,7 @@ from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.events import ClausePlanned
 from elastic_harness.scenario.actions import CHECK, read_check
 from elastic_harness.scenario.model import Clause, Entry, Expect, Scenario
-from elastic_harness.scenario.triggers import LogCondition
+from elastic_harness.scenario.triggers import Condition, EventCondition, LogCondition
 
 __all__ = [
     "NO_WORKERS",
@@ -70,16 +70,19 @@ def _by_bucket(expect: Expect, registry: Registry) -> Iterator[ClausePlanned]:
             if isinstance(witness, Clause):
                 yield _planned(key, bucket, witness, registry)
             else:
-                log = witness.log if isinstance(witness, LogCondition) else ""
-                yield ClausePlanned(key=key, bucket=bucket, text=str(witness), log=log)
+                yield _witnessed(key, bucket, str(witness), witness)
     for index, eventually in enumerate(expect.eventually):
-        condition = eventually.condition
-        log = condition.log if isinstance(condition, LogCondition) else ""
-        yield ClausePlanned(
-            key=f"eventually[{index}]", bucket="eventually", text=str(eventually), log=log
-        )
+        key, condition = f"eventually[{index}]", eventually.condition
+        yield _witnessed(key, "eventually", str(eventually), condition)
     for index, clause in enumerate(expect.finally_):
         yield _planned(f"finally[{index}]", "finally", clause, registry)
+
+
+def _witnessed(key: str, bucket: str, text: str, condition: Condition) -> ClausePlanned:
+    """Return a clause that is met by what is seen while the job runs."""
+    log = condition.log if isinstance(condition, LogCondition) else ""
+    event = condition.event if isinstance(condition, EventCondition) else ""
+    return ClausePlanned(key=key, bucket=bucket, text=text, log=log, event=event)
 
 
 def planned_checks(id: str, entry: Entry, registry: Registry) -> Iterator[ClausePlanned]:
