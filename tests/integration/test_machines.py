@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import tempfile
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from elastic_harness.cluster import process_table
 from elastic_harness.cluster.cluster import ClusterError, ServerLost
 from elastic_harness.cluster.facets import Connection
 from elastic_harness.cluster.machines.choose import choose_machines
@@ -145,6 +147,25 @@ def test_an_agent_whose_lease_has_passed_leaves_nothing(network: Network, tmp_pa
     assert "nothing was heard of its agent" in lost.reason
     network.wait_until_clean()
     bench.close()
+
+
+def test_why_an_agent_ends_is_told(network: Network, tmp_path: Path) -> None:
+    """What it works with is killed: pytest need not wait, and guess, until it has ended."""
+    bench = MachinesBench(network, tmp_path)
+    bench.start("n1", "n2")
+    supervisor, *_ = (
+        row
+        for row in network.machines[0].rows()
+        if "supervisor" in " ".join(process_table.command_of(row.pid))
+    )
+    (server,) = process_table.children_of(supervisor.pid)
+    os.kill(server, signal.SIGKILL)
+    bench.until(lambda: bench.is_lost, "the machine to be lost")
+    (lost,) = [event for event in bench.events if isinstance(event, ServerLost)]
+    there = network.machines[0].pid
+    assert lost.reason.startswith(f"the machine {there} was lost: its cluster server was lost: ")
+    bench.close()
+    network.wait_until_clean()
 
 
 def test_a_machine_that_vanishes_is_named_and_the_others_are_cleared(tmp_path: Path) -> None:

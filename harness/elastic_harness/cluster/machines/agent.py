@@ -332,7 +332,9 @@ class NodeAgent:
             case NodeGone():
                 self._tell_later("node_gone", asdict(event))
             case ServerLost(reason=reason):
-                self._end(f"its cluster server was lost: {reason}")
+                why = f"its cluster server was lost: {reason}"
+                self._conversation.tell("ends", {"reason": why})
+                self._end(why)
 
     def _tell_later(self, event: str, fields: JsonObject) -> None:
         """Tell pytest, once it has all that was printed before."""

@@ -150,6 +150,11 @@ class _Machine:
         if self._talk is not None and not self._talk.is_closed:
             self._talk.tell(event, fields)
 
+    def hang_up(self, reason: str) -> None:
+        """Take it for lost, as its agent ends."""
+        if self._link is not None:
+            self._link.end(reason)
+
     def pid_here(self, pid: int) -> int:
         """Return our number of a process of the machine."""
         return self.number * PIDS_OF_A_MACHINE + pid
@@ -533,6 +538,8 @@ class MachinesCluster:
                 if process is not None:
                     process.exit_code = told["exit_code"]
                     self._on_event(ProcessExited(process=process))
+            case "ends":
+                machine.hang_up(told["reason"])
             case "ended":
                 machine.watched.pop(told["watch"]).settle(told["code"])
             case "node_gone":
