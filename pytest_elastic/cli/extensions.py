@@ -132,7 +132,8 @@ def _ask_project(*words: str) -> tuple[ClusterRegistry, ElasticOptions]:
                 wrong.append(str(error).replace("--elastic-cluster", "--cluster"))
             return 0
 
-    pytest.main(list(words), plugins=[Asking()])
+    # Our plugin is needed, wherever plugins are not loaded by themselves.
+    pytest.main(["-p", "elastic", *words], plugins=[Asking()])
     if wrong:
         raise UsageError(wrong[0], hint=_HOW_TO_REGISTER)
     if not found:

@@ -103,7 +103,7 @@ def own_kinds(tmp_path: Path) -> Path:
 
 
 def test_clusters_and_launchers_of_the_users_own_are_found_where_pytest_finds_them(
-    own_kinds: Path,
+    own_kinds: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a conftest.py and in a plugin; for scenario files, for a script, and by doctor."""
     done = run("chaos", "--cluster=mine", "a.elastic.yaml", cwd=own_kinds)
@@ -112,6 +112,9 @@ def test_clusters_and_launchers_of_the_users_own_are_found_where_pytest_finds_th
     asked = run("doctor", "--cluster=mine", cwd=own_kinds)
     assert asked.returncode == 0, asked.stderr
     assert asked.stdout.startswith("process cluster: ")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    again = run("doctor", "--cluster=mine", cwd=own_kinds)
+    assert again.stdout == asked.stdout, again.stderr
     words = ["chaos", "--cluster=mine", "--launcher=greeting", "--nodes=2", "hello.py"]
     short = run(*words, cwd=own_kinds)
     assert short.returncode == 2
