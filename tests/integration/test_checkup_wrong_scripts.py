@@ -74,10 +74,7 @@ def test_weights_that_fewer_nodes_do_not_load_are_seen_by_the_loss(tmp_path: Pat
     [
         ("own_disk", "node-replaced", "Keep checkpoints where every node finds them"),
         ("random_state", "worker-killed", "random numbers together"),
-        ("optimizer_state", "worker-killed", "Save and load the optimizer's state"),
-        ("saved_too_late", "worker-killed", "Save more often"),
         ("helper_left", "uninterrupted", "End the processes that the script starts"),
-        ("sampler_position", "worker-killed", "Save the place in the data"),
         ("swallowed", "worker-raises", "let an error end the script with an exit code"),
     ],
 )

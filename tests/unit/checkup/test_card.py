@@ -7,12 +7,14 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from elastic_harness.checkup.card import Row, card_text, row_of, row_without_run
 from elastic_harness.checkup.measured import measure
 from elastic_harness.history.checkers import bind
 from elastic_harness.history.judge import judge_checks
 
 from tests.unit.checkup.undisturbed import undisturbed
+from tests.unit.history import trained
 from tests.unit.history.story import Story
 
 ALL = {"job": "succeeded", "steps_lost": 3, "samples": "exactly_once", "no_survivors": True}
@@ -68,6 +70,26 @@ def test_a_preemption_that_loses_steps_and_samples_is_mended_in_two_ways() -> No
     found = row(resumed(2, skips=1), "preempted")
     told = [cause for cause in found.causes if cause.startswith("to mend it: ")]
     assert [each.split()[3] for each in told] == ["Handle", "Save"]
+
+
+@pytest.mark.parametrize(
+    ("clause", "advice"),
+    [
+        ("steps_lost", "Save more often"),
+        ("samples", "Save the place in the data"),
+        ("parameters, reference", "random numbers together"),
+        ("optimizer, reference", "Save and load the optimizer's state"),
+        ("finished_at", "let an error end the script with an exit code"),
+    ],
+)
+def test_each_clause_that_does_not_hold_says_what_mends_it(clause: str, advice: str) -> None:
+    """Scripts that are wrong so are in examples/broken."""
+    history = trained.INVALID[clause][0]().history
+    judged = judge_checks(history, [bind("job", "succeeded"), bind(*trained.CLAUSES[clause])])
+    seen = measure(undisturbed().history, "succeeded", "", "train.py")
+    found = row_of("worker-exits", "", history, judged, seen, tolerance=1e-6, directory="runs/x")
+    assert (found.survived, found.outcome) == (True, "invalid")
+    assert advice in found.causes[-1], found.causes
 
 
 def test_of_a_job_that_failed_nothing_more_is_said_than_that() -> None:

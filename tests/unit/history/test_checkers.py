@@ -70,17 +70,6 @@ def unseen_steps() -> Story:
     return Story().round(1, ["n1", "n2"]).fault("crash").gone(1).round(2, ["n1", "n2"]).end()
 
 
-def process_steps() -> Story:
-    """Steps are seen, but nobody knows which they are."""
-    story = Story().round(1, ["n1", "n2"])
-    for rank in (0, 1):
-        story.step(1, rank, None)
-    story.gone(1).round(2, ["n1", "n2"])
-    for rank in (0, 1):
-        story.step(2, rank, None)
-    return story.end()
-
-
 def rank_twice() -> Story:
     return Story().round(1, ["n1", "n2"]).hello(1, "n3", 1, 2)
 
@@ -338,11 +327,6 @@ def replaced() -> Story:
     return Story(nodes=3).round(1, ["n1", "n2", "n3"]).gone(1).round(2, ["n1", "n4", "n3"])
 
 
-def lost_many_steps() -> Story:
-    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 20).gone(1)
-    return story.round(2, ["n1", "n2"]).steps(2, 6, 9)
-
-
 def ends_with_losses(*losses: float) -> Callable[[], Story]:
     """A node is gone for good, where an undisturbed run ends with losses around 1.05."""
 
@@ -358,30 +342,6 @@ def ends_with_losses(*losses: float) -> Callable[[], Story]:
         return story.finish(2).tell("engine", "", reference).end()
 
     return story
-
-
-def different_parameters() -> Story:
-    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 2)
-    return story.hashed(1, 0, "x").hashed(1, 1, "y").finish(1).end()
-
-
-def samples_repeated() -> Story:
-    """After the resume at step 1, the sampler begins its epoch anew."""
-    story = Story().round(1, ["n1"])
-    story.drawn(1, 0, 1, 0, 1, 2, 3).drawn(1, 0, 2, 4, 5, 6, 7).gone(1)
-    return story.round(2, ["n1"]).drawn(2, 0, 2, 0, 1, 2, 3)
-
-
-def samples_missing() -> Story:
-    story = Story().round(1, ["n1"]).drawn(1, 0, 1, 0, 1, 2, 3)
-    return story.drawn(1, 0, 2, 0, 1, 2, 3, epoch=1)
-
-
-def samples_once() -> Story:
-    """Step 2 is executed twice; its last execution counts."""
-    story = Story().round(1, ["n1"])
-    story.drawn(1, 0, 1, 0, 1, 2, 3).drawn(1, 0, 2, 7, 6, 5, 4).gone(1)
-    return story.round(2, ["n1"]).drawn(2, 0, 2, 4, 5, 6, 7)
 
 
 def rank_missing() -> Story:

@@ -99,6 +99,7 @@ STATES: tuple[Row, ...] = (
     ("optimizer", NEAR,
      lambda: ended({"optimizer": "p", "optimizer_sketch": (3.0, 4.0)}, reference=({},)), "valid",
      "by 0.25 (relative)"),
+    ("parameters", NEAR, lambda: ended({**OTHER, "lr": (1.0,)}, reference=({},)), "valid", "by 0"),
     # Its settings are in no sketch: a schedule that began anew shows in the learning rate.
     ("optimizer", NEAR, lambda: ended({"optimizer": "p", "lr": (0.125,)}, reference=({},)), "valid",
      "by 0.25 (relative)"),
@@ -169,6 +170,8 @@ def test_only_what_is_compared_with_an_uninterrupted_run_asks_for_one() -> None:
         for value, is_needed in ((SAME, True), (NEAR, True), ("identical", False)):
             check = bind(name, value)
             assert check.checker.needs_reference(check.parameters) is is_needed
+    loss = bind("loss", "as_uninterrupted")
+    assert loss.checker.needs_reference(loss.parameters) is True
     plain = bind("restarts", 1)
     assert plain.checker.needs_reference(plain.parameters) is False
 
@@ -221,3 +224,38 @@ def test_the_loss_of_fewer_ranks_is_judged_by_the_noise_of_the_uninterrupted_run
     story.finish(2).tell("engine", "", reference).end()
     found = judge("loss", "as_uninterrupted", story)
     assert (found.outcome.value, reason in found.reason) == (outcome, True), found.reason
+
+
+def losing(*ranks: Sequence[float], wanted: Sequence[float | None] = (1.0,) * 5) -> Story:
+    """Let ranks end with these losses, and one of an undisturbed run with those wanted."""
+    states: list[dict[str, Any]] = [{"losses": tuple(losses)} for losses in ranks]
+    return ended(*states, reference=({"losses": tuple(wanted)},))
+
+
+def unfinished(*, is_hashed: bool) -> Story:
+    """Let a rank lack its last word, or what its losses were."""
+    story = losing((1.0,)).round(2, ONE).step(2, 0, 7)
+    return story.hashed(2, 0, "y", losses=(1.0,)).gone(2) if is_hashed else story.finish(2)
+
+
+@pytest.mark.parametrize(
+    ("make", "outcome", "reason"),
+    [
+        (lambda: losing((1.0,)), "valid", "the last 1 losses have a mean of 1"),  # a constant one
+        (lambda: losing((1.01,)), "invalid", "at most 1 is allowed"),
+        (lambda: losing((9.0, 1.0), (1.0,)), "valid", "the last 1 losses"),
+        (lambda: losing((1.0,), ()), "unknown", "no loss was seen in the last round"),
+        (lambda: losing((1.0,), wanted=(1.0,) * 4), "unknown", "no loss of the uninterrupted run"),
+        (lambda: losing((1.0,), wanted=(1.0, 1.0, 1.0, 1.0, None)), "unknown", "no loss of the"),
+        (lambda: losing((1.0,)).hello(2, "n1", 0, 2), "unknown", "the last round did not form"),
+        (Story, "unknown", "the last round did not form"),
+        (lambda: unfinished(is_hashed=True), "unknown", "not every rank said at its end"),
+        (lambda: unfinished(is_hashed=False), "unknown", "not every rank said at its end"),
+    ],
+)
+def test_a_loss_that_cannot_be_compared_is_not_known(
+    make: Callable[[], Story], outcome: str, reason: str
+) -> None:
+    """Of too few steps, of some ranks only, or of none."""
+    verdict = judge("loss", "as_uninterrupted", make())
+    assert (verdict.outcome.value, reason in verdict.reason) == (outcome, True), verdict.reason

@@ -56,54 +56,6 @@ def verdicts(story: Story) -> dict[str, str]:
     return {each.key: each.verdict.outcome.value for each in judge(story.history)}
 
 
-@pytest.mark.parametrize("outcome", ["valid", "invalid", "unknown"])
-def test_what_the_engine_has_found_is_the_verdict_on_its_clause(outcome: str) -> None:
-    """It is not judged once more."""
-    story = told(ROUND, judged("eventually[0]", outcome))
-    assert verdicts(story) == {"eventually[0]": outcome, "harness": "valid"}
-    (first, _) = judge(story.history)
-    assert first.verdict.reason == f"found {outcome}"
-    assert story.history[first.verdict.events[0]].event.kind == "clause_judged"
-
-
-def test_a_clause_that_was_never_reached_is_unknown_and_says_how_the_run_ended() -> None:
-    """Whatever else holds: nobody has looked."""
-    story = told(ROUND, outcome="stopped")
-    assert verdicts(story) == {"eventually[0]": "unknown", "harness": "valid"}
-    (first, _) = judge(story.history)
-    assert first.verdict.reason == "it was never reached: the run ended first (stopped)"
-
-
-def test_an_optional_check_need_not_be_reached() -> None:
-    """`optional: true` says so."""
-    check = ClausePlanned(key="entry-1[0]", bucket="check", text="ranks", is_optional=True)
-    assert verdicts(told(check))["entry-1[0]"] == "valid"
-    assert verdicts(told(check, judged("entry-1[0]", "invalid")))["entry-1[0]"] == "invalid"
-
-
-def test_a_clause_of_a_checker_is_judged_by_the_whole_history() -> None:
-    """And by what was found on the way: the worse of the two is the verdict."""
-    assert verdicts(told(JOB))["finally[0]"] == "valid"
-    assert verdicts(told(JOB, outcome="failed"))["finally[0]"] == "invalid"
-    assert verdicts(told(JOB, judged("finally[0]", "invalid")))["finally[0]"] == "invalid"
-
-
-def test_a_clause_that_wants_the_opposite_is_judged_so() -> None:
-    """`never: split_brain`."""
-    never = ClausePlanned(
-        key="never[0]", bucket="never", text="split_brain", checker="split_brain", is_negated=True
-    )
-    assert verdicts(told(never))["never[0]"] == "valid"
-
-
-def test_a_checker_that_is_not_known_here_makes_its_clause_unknown() -> None:
-    """A user's own, which this process was not told of."""
-    mine = ClausePlanned(key="finally[0]", bucket="finally", text="mine", checker="mine")
-    (first, _) = judge(told(mine).history)
-    assert first.verdict.outcome is Outcome.UNKNOWN
-    assert first.verdict.reason.startswith("no checker is called 'mine'")
-
-
 @pytest.mark.parametrize(
     ("clause", "outcome", "with_gap"),
     [
@@ -159,39 +111,12 @@ def test_an_event_that_was_not_seen_is_not_known_where_a_launcher_states_none(
     assert verdicts(story)["never[1]"] == "valid"
 
 
-def test_what_the_test_itself_found_is_invalid() -> None:
-    """Its own assertion is part of the verdict."""
-    found = judge(told(JOB, PythonTestFailed(test="test_it", reason="assert 1 == 2")).history)
-    assert [each.title for each in unmet(found)] == ["test test_it"]
-    assert overall(found).reason == "test test_it: assert 1 == 2"
-
-
 def test_what_a_test_waited_for_is_no_clause() -> None:
     """Nobody has planned it: the test knows what to make of it."""
     assert verdicts(told(JOB, judged("wait-1", "invalid"))) == {
         "finally[0]": "valid",
         "harness": "valid",
     }
-
-
-@pytest.mark.parametrize(
-    ("story", "reason"),
-    [
-        (told(JOB, HarnessFailed(what="the cluster was lost")), "the cluster was lost"),
-        (told(), "the history does not say what was to hold"),
-        (told(JOB, is_closed=False), "the history ends before everything was undone"),
-        (
-            Story().tell("engine", "", JOB),
-            "the history has no end: the harness was stopped before",
-        ),
-    ],
-)
-def test_a_run_whose_harness_did_not_do_its_part_is_unknown(story: Story, reason: str) -> None:
-    """However well its clauses hold."""
-    last = judge(story.history)[-1]
-    assert (last.key, last.verdict.outcome) == ("harness", Outcome.UNKNOWN)
-    assert reason in last.verdict.reason
-    assert overall(judge(story.history)).outcome is Outcome.UNKNOWN
 
 
 def test_nothing_is_invalid_where_the_harness_itself_lost_packets() -> None:
@@ -213,13 +138,6 @@ def test_nothing_is_invalid_where_the_harness_itself_lost_packets() -> None:
     assert found[met.key] == before[met.key]
     (checked,) = judge_checks(story.history, [bind("job", "succeeded")])
     assert checked.verdict == found["finally[0]"]
-
-
-def test_a_damaged_history_is_unknown() -> None:
-    """`History.load` says what is wrong with it."""
-    history = told(JOB).history
-    history.damage = "line 7 is torn"
-    assert "the history is damaged: line 7 is torn" in judge(history)[-1].verdict.reason
 
 
 def test_a_judgement_is_true_only_if_it_is_valid_and_shows_itself() -> None:

@@ -20,7 +20,6 @@ from tests.unit.history.trained import (
     INVALID,
     UNKNOWN,
     Job,
-    alike,
     in_turn,
     judge,
     trained,
@@ -134,17 +133,6 @@ def test_samples_of_steps_that_were_rolled_back_do_not_count() -> None:
     assert "epochs 0 to 1: all 8 samples" in judge("samples", ONCE, ended()).reason
 
 
-def test_what_a_resuming_process_draws_to_get_to_its_place_is_not_used() -> None:
-    """It goes through the epoch from its beginning, and leaves out what was done."""
-    story = Story().round(1, ["n1"]).resume(1, 0, 0)
-    story.drawn(1, 0, 1, 0, 1).step(1, 0, 1).drawn(1, 0, 2, 2, 3).step(1, 0, 2).gone(1)
-    story.round(2, ["n1"]).resume(2, 0, 2)
-    story.drawn(2, 0, 3, batches=((0, 1), (2, 3), (4, 5))).step(2, 0, 3)
-    story.drawn(2, 0, 4, 6, 7).step(2, 0, 4).finish(2).end()
-    verdict = bind("samples", ONCE).run(story.history)
-    assert verdict.is_valid, verdict.reason
-
-
 def test_the_first_batches_belong_to_the_step_that_follows() -> None:
     """Plain SGD knows no step before the script reports one; then the first is known as well."""
     story = Story()
@@ -161,60 +149,6 @@ def test_the_first_batches_belong_to_the_step_that_follows() -> None:
         story.gone(number) if number == 1 else story.finish(number).end()
     assert bind("samples", ONCE).run(story.history).is_valid
     assert bind("resumed_at", {"round": 2, "step": 2}).run(story.history).is_valid
-
-
-def test_parameters_that_are_not_finite_are_none() -> None:
-    """Replicas that are all nan agree, and have learned nothing."""
-    broken = {**alike(0), "is_finite": False}
-    verdict = judge("parameters", "identical", trained(state=lambda _: dict(broken))())
-    assert verdict.outcome is Outcome.INVALID
-    assert "not finite" in verdict.reason
-
-
-def test_the_difference_to_an_uninterrupted_run_has_a_size_and_maybe_a_reason() -> None:
-    """By the sketches; what else differs is said with it."""
-    state = {
-        **alike(0),
-        "digest": "y",
-        "sketch": (1.0, 1.002),
-        "optimizer": "p",
-        "lr": (0.2,),
-        "random": {"torch": "a"},
-    }
-    reference = {**alike(0), "random": {"torch": "b"}}
-    tell = trained(state=lambda _: dict(state), reference=lambda _: dict(reference))
-    verdict = judge("parameters", "same_as_uninterrupted", tell())
-    assert verdict.outcome is Outcome.INVALID
-    assert verdict.reason == (
-        "rank 0 ended with different parameters than uninterrupted, by 0.001 (relative) (its "
-        "learning rate is 0.2 instead of 0.1, its optimizer's state differs, so do the random "
-        "numbers of torch)"
-    )
-    near = {"are": "same_as_uninterrupted", "within": 0.01}
-    far = {"are": "same_as_uninterrupted", "within": 0.0001}
-    assert judge("parameters", near, tell()).is_valid
-    assert judge("parameters", far, tell()).outcome is Outcome.INVALID
-
-
-def test_another_last_step_than_the_uninterrupted_run_is_no_question_of_digits() -> None:
-    """A job that ends after step 5 of 6 has not ended as it should."""
-    value = {"are": "same_as_uninterrupted", "within": 0.9}
-    verdict = judge("parameters", value, trained(last={0: 5, 1: 5})())
-    assert verdict.outcome is Outcome.INVALID
-    assert "rank 0 ended after step 5, uninterrupted after 6" in verdict.reason
-
-
-def test_rounds_of_other_sizes_are_not_the_same_to_the_bit() -> None:
-    """They are judged by a tolerance; without one it is not known what the difference means."""
-    state = {**alike(0), "digest": "y", "sketch": (1.0, 1.002)}
-    story = Job(state=lambda _: dict(state)).story
-    shrunk = Story().round(1, ["n1"]).resume(1, 0, 0).step(1, 0, 1).gone(1)
-    story.records[1:1] = shrunk.records[1:]
-    exact = bind("parameters", "same_as_uninterrupted").run(story.history)
-    assert exact.outcome is Outcome.UNKNOWN
-    assert "rounds of other sizes" in exact.reason
-    near = bind("parameters", {"are": "same_as_uninterrupted", "within": 0.01})
-    assert near.run(story.history).is_valid
 
 
 def test_a_reference_is_an_undisturbed_run_of_which_all_was_seen() -> None:
