@@ -61,7 +61,7 @@ def test_doctor_says_what_can_be_had_and_why_not_more(tmp_path: Path) -> None:
     lacking = done.stdout.partition("  no   network: ")[2]
     before_the_reason = lacking.partition("because: ")[0]
     assert "  no   names: " in before_the_reason
-    assert "  no   gateway: " in before_the_reason
+    assert "  no   private_disk: " in before_the_reason
 
 
 def test_a_scenario_is_run_by_chaos_and_judged_again_by_check(tmp_path: Path) -> None:
