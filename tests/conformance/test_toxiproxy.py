@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pytest_elastic.plugin.options import options_of
-from tests.conformance.toxiproxy_bench import Bench, free_port, server_of, text_of
+from tests.conformance.toxiproxy_bench import Bench, server_of, text_of
+from tests.free_ports import free_port
 
 TOXIC_FIELDS = {
     "latency": {"latency": 0, "jitter": 0},

@@ -19,7 +19,6 @@ from tests.conformance.toxiproxy_bench import (
     Bench,
     ends_with,
     fill,
-    free_port,
     is_silent,
     receive,
     reset,
@@ -27,6 +26,7 @@ from tests.conformance.toxiproxy_bench import (
     server_of,
     text_of,
 )
+from tests.free_ports import free_port
 
 
 @pytest.fixture(scope="module", params=["ours", "real"])

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.conformance.launchers import Running, address, run, write
+from tests.free_ports import free_port
 
 __all__ = ["FAILURES"]
 
@@ -123,7 +123,7 @@ def lives_without_its_store_host(folder: Path, launcher: Sequence[str]) -> bool:
     words = (
         *(*launcher, "--nnodes=2:3", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=host"),
         # torchrun's store listens on every address: a port that nobody else has.
-        f"--rdzv-endpoint={address(99)}:{_free_port()}",
+        f"--rdzv-endpoint={address(99)}:{free_port()}",
     )
     agents = [
         Running(folder, *words, f"--rdzv-conf={conf},is_host={host}", script)
@@ -143,12 +143,6 @@ def lives_without_its_store_host(folder: Path, launcher: Sequence[str]) -> bool:
         for agent in agents:
             agent.process.send_signal(signal.SIGTERM)
             agent.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _ends_with(agent: Running, said: str, act: Callable[[], None]) -> bool:

@@ -20,6 +20,8 @@ from elastic_harness.toxiproxy.client import ProxyHandle, ToxiproxyClient
 from elastic_harness.toxiproxy.remote import EMBEDDED
 from elastic_harness.toxiproxy.server import serving
 
+from tests.free_ports import free_port
+
 WAIT_S = 60.0  # for what should happen at once
 _numbers = itertools.count(1)
 
@@ -122,13 +124,6 @@ def text_of(listener: socket.socket) -> str:
     """Return a listener's address as Toxiproxy wants it."""
     host, port = listener.getsockname()
     return f"{host}:{port}"
-
-
-def free_port() -> int:
-    """Return a port on which nobody listens now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def receive(side: socket.socket, size: int) -> bytes:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.jobs import LIMIT_S, PROGRAMS
+from tests.free_ports import free_port
 
 BIN = os.path.dirname(sys.executable)
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -28,13 +28,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("--main-port={port}", str(PROGRAMS / "fabric_sum.py")),
     ),
 }
-
-
-def free_port() -> int:
-    """Return a port that nobody listened at a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize(("value", "own_round"), [("0", "none"), ("1", "1")])

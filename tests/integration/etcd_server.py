@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.free_ports import free_port
 from tests.integration.stopped import stop
 
 LIMIT_S = 180.0
@@ -31,22 +32,13 @@ def etcd_binary() -> str:
     return found
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports of 127.0.0.1 that nobody used a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(sock.getsockname()[1]) for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports
-
-
 class EtcdServer:
     """One etcd, from `start` to `stop`; keeps its data and its port when it is started again."""
 
     def __init__(self, folder: Path, words: Sequence[str] = ()) -> None:
         self._folder = folder
         self._words = words
-        self.port, self._peer_port = free_ports(2)
+        self.port, self._peer_port = free_port(), free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

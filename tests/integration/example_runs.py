@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +26,7 @@ from pytest_elastic.workers.messages import (
     WorkersRunning,
 )
 from pytest_elastic.workers.spec import WorkerSpec
+from tests.free_ports import free_port
 from tests.integration.small_agent import AgentProcess
 
 __all__ = ["SCRIPT", "Run", "Runs", "warm_agent"]
@@ -133,9 +133,7 @@ class Runs:
 
         With `code`, that is what they run, as `python -c`.
         """
-        with socket.socket() as finder:
-            finder.bind(("127.0.0.1", 0))
-            port = finder.getsockname()[1]
+        port = free_port()
         program = ["-c", code] if code else [str(SCRIPT)]
         environs = [
             {

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.free_ports import free_port
 from tests.integration.called_launcher import Ended, Running, run
 
 
@@ -205,8 +206,7 @@ def test_an_endpoint_where_nobody_is_is_given_up_in_time(
     folder: Path, host: str, message: str
 ) -> None:
     """The address, and what the system said of it."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     words = ("--rdzv-backend=c10d", f"--rdzv-endpoint={host}:{port}", "--nnodes=2")
     ended = run(*words, "--rdzv-conf=is_host=false,join_timeout=2", "hello.py", cwd=folder)
     not_joined(ended, message.format(port=port), code=3, within_s=150)
@@ -214,8 +214,7 @@ def test_an_endpoint_where_nobody_is_is_given_up_in_time(
 
 def test_a_host_that_nobody_joins_says_who_was_there(folder: Path) -> None:
     """Exit code 3: it is the surroundings' doing."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     words = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nnodes=2:3")
     conf = "--rdzv-conf=join_timeout=2"
     ended = run(*words, conf, "--node-name=alone", "hello.py", cwd=folder)
@@ -226,8 +225,7 @@ def test_a_host_that_nobody_joins_says_who_was_there(folder: Path) -> None:
 
 def test_a_node_that_finds_nobody_says_soon_what_it_looks_for(folder: Path) -> None:
     """Where, for how long at most, what it found, and what to look at; long before it gives up."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     words = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nnodes=2")
     with Running(*words, "--rdzv-conf=is_host=false", "hello.py", cwd=folder) as newcomer:
         newcomer.wait_for(
@@ -240,8 +238,7 @@ def test_a_node_that_finds_nobody_says_soon_what_it_looks_for(folder: Path) -> N
 
 def test_of_several_endpoints_it_is_said_which_are_reached_and_which_are_not(folder: Path) -> None:
     """One is this node's own, at one is nobody, one has a name that is not known."""
-    with socket.create_server(("", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     endpoints = f"127.0.0.1:{port},127.0.0.2:{port},no-such-host.invalid:{port}"
     words = ("--rdzv-backend=c10d", f"--rdzv-endpoint={endpoints}", "--nnodes=2:4")
     guest_only = ("--rdzv-conf=join_timeout=4,is_host=false", "--node-name=guest")
@@ -258,8 +255,7 @@ def test_of_several_endpoints_it_is_said_which_are_reached_and_which_are_not(fol
 
 def test_a_node_that_does_not_fit_a_job_is_told_why(folder: Path) -> None:
     """Its name is taken, its settings differ, or it belongs to another job; the job waits on."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nnodes=2:3")
     with Running(*meeting, "--rdzv-id=mine", "--node-name=first", "hello.py", cwd=folder) as host:
         host.wait_for("hosting the rendezvous")

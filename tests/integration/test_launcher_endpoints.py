@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.free_ports import free_port
 from tests.integration.called_launcher import STAYS, Running
 
 
@@ -21,12 +21,6 @@ def folder(tmp_path: Path) -> Path:
     """Return a folder with the program."""
     (tmp_path / "stays.py").write_text(STAYS)
     return tmp_path
-
-
-def free_port() -> int:
-    """Return a port that is free on all addresses of the loopback."""
-    with socket.create_server(("", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 class Job:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.free_ports import free_port
 from tests.integration.called_launcher import STAYS, Running
 
 
@@ -21,8 +21,7 @@ class Job:
     """Nodes n1, n2, ... at 127.0.0.1, 127.0.0.2, ...; the endpoint is at the first."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("", 0)) as taken:
-            self._endpoint = f"127.0.0.1:{taken.getsockname()[1]}"
+        self._endpoint = f"127.0.0.1:{free_port()}"
         self._folder = folder
         (folder / "stays.py").write_text(STAYS)
         self.every: list[Running] = []

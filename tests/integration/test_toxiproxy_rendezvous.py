@@ -10,11 +10,13 @@ import pytest
 from elastic_harness.toxiproxy.client import ProxyHandle, ToxiproxyClient
 from elastic_harness.toxiproxy.server import serving
 
-from tests.conformance.toxiproxy_bench import free_port
+from tests.free_ports import free_port
 
 LIMIT_S = 240.0
 SCRIPT = """
 import torch, torch.distributed as dist
+
+from tests.free_ports import free_port
 dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.free_ports import free_port
 from tests.unit.boot.held import ROLE, hold, without_gloos_own
 
 LIMIT_S = 240.0
@@ -37,8 +37,7 @@ print(tensor[0].item())
 def test_a_rank_that_ends_during_a_collective_keeps_its_exit_code(tmp_path: Path) -> None:
     """The last thing a program does in Python is to let gloo's threads finish."""
     (tmp_path / "script.py").write_text(_SCRIPT)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     other = subprocess.Popen(
         [sys.executable, "script.py"],
