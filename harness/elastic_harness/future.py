@@ -76,7 +76,7 @@ class Server(Protocol):
 class Future(Generic[T]):
     """The outcome of an operation: a value or an ElasticError, once it is there.
 
-    `what` is what the operation does, for whoever waits for it in vain.
+    `what` says what the operation does, in the error that a time-out raises.
     """
 
     def __init__(self, what: str = "an operation") -> None:

@@ -127,7 +127,7 @@ class ClusterClient:
 
     @property
     def scratch(self) -> str:
-        """A folder for files of ours on the host: it is removed whoever is killed, us included."""
+        """A folder for our files on the host, removed even if this process is killed."""
         return self._scratch
 
     # --- the server ---------------------------------------------------------------------------

@@ -317,7 +317,7 @@ class LiveCluster(Cluster, Protocol):
 
     @property
     def scratch(self) -> str:
-        """A folder for files of ours on the host: it is removed whoever is killed, us included.
+        """A folder for our files on the host, removed even if this process is killed.
 
         "" where there is none, as nothing of this host is used.
         """

@@ -60,8 +60,8 @@ class AgentOrder:
     """What an agent is told at its start. `nodes` is the kind of its own cluster.
 
     `addresses` are where pytest may be reached (a host "": where ssh came from). With `stays` the
-    agent does not leave its parent. `environ` is its whole environment, whoever has started it
-    (ssh, a batch system): warm workers need the one that pytest has.
+    agent does not leave its parent. `environ` is its whole environment, in place of that of ssh or
+    a batch system: warm workers need the one that pytest has.
     """
 
     machine: int

@@ -319,7 +319,7 @@ class MachinesCluster:
         if self._switchboard is None:
             return settled(None)
         if self._closing is None:
-            # Whoever is lost meanwhile is not missed.
+            # From now on the loss of a machine is no error.
             closing: Future[None] = Future()
             self._closing = closing
             done = run(self.loop, self._close(self._switchboard))
@@ -702,7 +702,7 @@ class MachineLogs(LocalLogs):
     """`Logs`, as far as they were copied."""
 
     def is_complete(self, path: str, size: int) -> bool:
-        """Return False: whoever can write to it is on another machine."""
+        """Return False: processes on another machine may still write to it."""
         return False
 
 

@@ -93,7 +93,7 @@ class TrunkEnds:
             except OSError:
                 return
             self._greet(sock)
-            # Whoever says nothing makes way: a machine of ours says who it is at once.
+            # The oldest silent connection is closed: our machines say at once who they are.
             self._strangers = [each for each in self._strangers if not each.is_closed]
             if len(self._strangers) > _MAX_STRANGERS:
                 self._strangers.pop(0).close()
