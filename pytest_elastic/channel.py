@@ -32,7 +32,7 @@ __all__ = [
     "write_object",
 ]
 
-# JSON values have no useful static type; whoever receives a message checks it at its border.
+# JSON values have no useful static type; the receiver of a message checks it.
 JsonObject = Mapping[str, Any]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

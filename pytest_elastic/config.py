@@ -74,9 +74,9 @@ class LaunchConfig:
     """Everything one node needs to take part in a job.
 
     `origins` says for each option where its value came from: "command line", "environment PET_…"
-    or "default". `node_name` is None unless the user named the node. `error_file` is where whoever
-    started this agent looks for the reason of a failure. `handler_endpoint` and `handler_conf` are
-    what the user said to a backend that is torch's or somebody else's, as text. `registry_file` is
+    or "default". `node_name` is None unless the user named the node. `error_file` is where the
+    agent's parent looks for the reason of a failure. `handler_endpoint` and `handler_conf` are what
+    the user said to a backend that is torch's or somebody else's, as text. `registry_file` is
     the file in which nodes find each other, if it is not the endpoint's store. `warnings` are
     sentences for a person: what the user said that has no effect, or may not be what was meant.
     """

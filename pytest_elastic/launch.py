@@ -465,7 +465,7 @@ class _Launch:
             self._pass_on(over)
 
     def _pass_on(self, over: ports.JobOver) -> None:
-        """Leave the reason where whoever started this agent looks for it, as torchrun does.
+        """Leave the reason where this agent's parent looks for it, as torchrun does.
 
         It is the job's first failure, not this node's: every agent of a job says the same.
         """

@@ -13,7 +13,7 @@ UNREAD_EXIT_CODE = 141
 
 
 def until_unread(command: Callable[[], int]) -> int:
-    """Do what a command does; return its exit code, or 141 once whoever reads it has had enough."""
+    """Do what a command does; return its exit code, or 141 once its reader has closed the pipe."""
     try:
         code = command()
         # What is in the buffer yet would fail when the interpreter ends, and nobody could take it.

@@ -1,7 +1,7 @@
 """What is wrong with a scenario before it runs: a finding says what, where, and what was meant.
 
 Faults and checkers return findings about their own use (`Fault.findings`, `Parameters.findings`);
-whoever reads a scenario adds the rest, and raises all of them as one `ScenarioError`.
+the reader of a scenario adds the rest, and raises all of them as one `ScenarioError`.
 """
 
 from __future__ import annotations

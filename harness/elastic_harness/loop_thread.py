@@ -87,7 +87,7 @@ class LoopThread:
         self.loop.close()
 
     def _run(self) -> None:
-        """Run the loop to its end; a callback that crashes is told to whoever waits, no more.
+        """Run the loop to its end; a callback that crashes is an error of those that wait.
 
         The loop goes on, because what is still to be undone can only be undone there.
         """

@@ -95,7 +95,7 @@ class HarnessSession:
         self._open: OpenRun | None = None
         self._is_lost = False
         self._has_lost_one = False
-        # Why clusters had to be replaced, in order, for whoever tells a person.
+        # Why clusters had to be replaced, in order, for messages.
         self.replacements: list[str] = []
 
     @property

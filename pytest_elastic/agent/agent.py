@@ -1,7 +1,7 @@
 """Performs what the agent's machine decides: one event loop, and no blocking call in it.
 
 The agent owns three channels: to its keeper (workers, stores), to its rendezvous (other nodes),
-and to whoever wants to know what happened (event sinks). Everything that arrives becomes an input
+and to event sinks. Everything that arrives becomes an input
 of the machine; everything the machine returns is performed at once, in order.
 """
 

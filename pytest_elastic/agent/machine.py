@@ -431,7 +431,7 @@ class AgentMachine:
         if not group.end_within(grace_s, now):
             return
         self._out.append(m.Signal(round=group.round, signal=signum, to="leaders"))
-        # Whoever stopped it (a debugger, a fault): a stopped process handles no signal, and would
+        # A debugger or a fault may have stopped it: a stopped process handles no signal, and would
         # cost its siblings the whole grace. What the rendezvous holds goes on only if it says so,
         # or if the node leaves: another round may run elsewhere (R5).
         if not (group.is_held and self.phase is Phase.RUNNING):

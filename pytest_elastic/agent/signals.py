@@ -35,7 +35,7 @@ class SignalWatch:
         loop.watch(self._reading.fileno(), on_readable=self._readable)
 
     def end(self, *, process_ends: bool) -> None:
-        """Give the signals back to whoever had them, or ignore them while this process ends."""
+        """Restore the handlers of before, or ignore the signals while this process ends."""
         self._loop.unwatch(self._reading.fileno())
         for number, handler in self._old.items():
             # Not ours alone: what signal() has returned.

@@ -33,7 +33,7 @@ class WorkerGroup:
     is_given_up: bool = False  # it has outlived SIGKILL
     is_held: bool = False
     is_ending: bool = False  # exits from here on are our doing
-    is_lease_lost: bool = False  # which is told once, whoever notices it first
+    is_lease_lost: bool = False  # which is told once, though two may notice it
     is_order_seen: bool = False  # the rendezvous knows that the round is over here
     _stop_began_at: float = field(default=0.0, init=False)
     _groups_at: float | None = field(default=None, init=False)  # when whole groups are told

@@ -41,7 +41,7 @@ def open_descriptors() -> dict[int, str]:
 def raise_limit() -> None:
     """Let this process, and those that it starts from now on, have as many as it may.
 
-    Most systems allow a thousand at first, and many more to whoever asks.
+    Most systems allow a thousand at first, and many more on request.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # where the system's own limit is lower by now

@@ -72,7 +72,7 @@ def settle(limit_s: float | None = None) -> None:
     deadline = time.monotonic() + (_SETTLE_S if limit_s is None else limit_s)
     nap_s = _FIRST_NAP_S
     while any(map(_is_busy, _gloo_threads())) and time.monotonic() < deadline:
-        # Python's lock is free meanwhile: whoever waits for it gets it.
+        # Python's lock is free meanwhile: another thread may take it.
         time.sleep(nap_s)
         nap_s = min(2 * nap_s, _LONGEST_NAP_S)
 

@@ -76,8 +76,9 @@ def keep_caches() -> None:
 def freeze() -> None:
     """Take what is here for what stays for good; to be called before the first of many forks.
 
-    The children's collectors and ends need not look at it. Whoever was forked itself gains nothing
-    from this for a few children: to fill its gaps it has to write into what it shares.
+    The children's collectors and ends need not look at it. A process that was forked itself
+    gains nothing from this for a few children: to fill its gaps it has to write into what it
+    shares.
     """
     gc.collect()
     _empty_type_cache()

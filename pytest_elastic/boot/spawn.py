@@ -1,7 +1,8 @@
 """How a warm interpreter is started: the command and the environment that hold it in site.
 
-Whoever wants one (a cold launcher for its keeper, the harness for its cluster server) passes both
-to `fork_and_execute` or `subprocess.Popen`, with the descriptors that are named in `argument`.
+A program that wants one (a cold launcher for its keeper, the harness for its cluster server)
+passes both to `fork_and_execute` or `subprocess.Popen`, with the descriptors that are named in
+`argument`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pytest_elastic.errors import UsageError
 
 __all__ = ["check_script", "local_rank_option"]
 
-# Whoever reads an option names it; a script of a megabyte is none that a person wrote.
+# The reader of an option names it; a script of a megabyte is none that a person wrote.
 _MAX_BYTES = 1024 * 1024
 
 

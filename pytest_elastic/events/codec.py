@@ -34,7 +34,7 @@ __all__ = [
 
 FORMAT = 1
 
-# A JSON value has no useful static type; whoever reads one checks it.
+# A JSON value has no useful static type; the reader checks it.
 JsonValue: TypeAlias = Any
 
 

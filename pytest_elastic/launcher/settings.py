@@ -35,7 +35,7 @@ def launch_config(*program: str, **options: object) -> LaunchConfig:
     """Return settings from options of `pytest-elastic run`, with underscores, as keywords.
 
     A flag is True or False; None leaves an option out. `program` is a script and its arguments,
-    for `launch`; `elastic_launch` brings its own. `PET_` variables are not read: whoever calls a
+    for `launch`; `elastic_launch` brings its own. `PET_` variables are not read: the caller of a
     function decides. Raises UsageError.
     """
     words = []

@@ -50,8 +50,8 @@ __all__ = [
 
 _KEY = pytest.StashKey["Hub"]()
 
-# A test's turn comes when others' tests are over, and those may be long. Whoever waits longer than
-# this waits for something that hangs.
+# A test's turn comes when others' tests are over, and those may be long. A test that waits
+# longer than this waits for something that hangs.
 _TURN_LIMIT_S = 3600.0
 # Between a holder's first sign and its being able to tell when it is done lies one system call.
 _LOOK_AGAIN_S = 0.01
@@ -289,8 +289,8 @@ def take_place(owner: str, places: int) -> socket.socket:
     """Take one of an owner's places, for as long as the socket that is returned is open.
 
     The names are abstract socket addresses: the kernel gives them back when their holder ends,
-    however it does, and nothing of them is ever in a file system. Whoever waits is connected to the
-    holders, and is woken when one lets go.
+    however it does, and nothing of them is ever in a file system. A waiting test is connected to
+    the holders, and is woken when one lets go.
     """
     deadline = time.monotonic() + _TURN_LIMIT_S
     while (left_s := deadline - time.monotonic()) > 0:

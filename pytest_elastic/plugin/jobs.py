@@ -174,7 +174,7 @@ class JobsOfTest:
                 judge_job(made.run, self._hub, self._item, made.job.asked)
 
     def explain(self, error: BaseException) -> None:
-        """The test has failed: end what still runs, and keep its traces for whoever looks."""
+        """The test has failed: end what still runs, and keep its traces."""
         self._end_runs()
         for made in self._all:
             if isinstance(error, pytest.skip.Exception):

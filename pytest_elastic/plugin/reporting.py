@@ -79,7 +79,7 @@ def complete_report(
 
 
 def _add_properties(item: pytest.Item, report: pytest.TestReport, hub: Hub) -> None:
-    """Say of each run what came out, for JUnit's file and whoever else reads properties."""
+    """Say of each run what came out, for JUnit's file and other readers of properties."""
     for run in hub.summaries:
         properties = [(f"elastic_{name}", run[name]) for name in ("outcome", "seed", "seconds")]
         if run["cause"]:

@@ -97,7 +97,7 @@ def repeat_command(item: pytest.Item, hub: Hub, run: RunOfTest) -> str:
     given = {**hub.options.given, "--elastic-seed": str(run.plan.seed.value)}
     words += [f"{flag}={value}" for flag, value in given.items()]
     if run.must_replay or (run.result is not None and run.result.targets):
-        # The seed alone would choose among whoever is there next time.
+        # The seed alone would choose among the targets that are there next time.
         words.append(f"--elastic-replay={shown_path(run.directory.plan, config)}")
     return shlex.join(words)
 
@@ -116,7 +116,7 @@ def conclude(run: RunOfTest, hub: Hub, item: pytest.Item, unmet: list[UnmetClaus
 
 
 def _tell_reporters(run: RunOfTest, item: pytest.Item) -> None:
-    """Let whoever implements the hook report the run."""
+    """Call the hook that reports the run."""
     result = _result_of(run)
     item.ihook.pytest_elastic_run_judged(
         item=item,

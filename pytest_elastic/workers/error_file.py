@@ -72,7 +72,7 @@ def write_error_file(path: str, error: WorkerError) -> None:
 def forward_error_file(source: str, target: str, error_code: int) -> bool:
     """Make a worker's error file the agent's own, with the exit code that the worker cannot know.
 
-    That is how torchrun passes the root cause on to whoever started it with an error file. Returns
+    That is how torchrun passes the root cause on to the parent that gave it an error file. Returns
     whether there was something to pass on.
     """
     content = _load(source)

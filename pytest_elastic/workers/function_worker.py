@@ -99,7 +99,7 @@ def _main(folder: str) -> None:
     import cloudpickle
 
     with open(os.path.join(folder, _CALL), "rb") as file:
-        packed = pickle.load(file)  # noqa: S301 (whoever started us has written it)
+        packed = pickle.load(file)  # noqa: S301 (our own parent has written it)
     # As in a spawned process of multiprocessing: what it could import, we can.
     sys.path[:] = [*packed["path"], *(entry for entry in sys.path if entry not in packed["path"])]
     sys.argv[:] = packed["argv"]

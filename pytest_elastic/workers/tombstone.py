@@ -23,7 +23,7 @@ _MAX_VISITORS = 1024
 
 
 class Tombstone:
-    """One listening socket and the answer to whoever comes."""
+    """One listening socket and the answer to each connection."""
 
     def __init__(
         self, loop: Loop, fd: int, answer: JsonObject, credentials: Credentials | None
@@ -36,7 +36,7 @@ class Tombstone:
 
     def show(self, linger_s: float, *, on_over: Callable[[], None]) -> None:
         """Answer for `linger_s`; every worker must be gone."""
-        # Whoever reads the agent's output is to see its end now.
+        # The reader of the agent's output is to see its end now.
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for fd in (0, 1, 2):
             os.dup2(nowhere, fd, inheritable=True)

@@ -1,7 +1,7 @@
 """A program that talks through the store of its group, and must never hear of an older round.
 
-Each rank leaves a key there and counts. Whoever finds one that an earlier round has left would take
-a dead peer for a living one, so it gives up with exit code 7.
+Each rank leaves a key there and counts. A rank that finds one that an earlier round has left would
+take a dead peer for a living one, so it gives up with exit code 7.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a cluster is, whoever makes it: nodes and processes, what can be done to them, what cannot.
+"""What every kind of cluster is: nodes and processes, what can be done to them, what cannot.
 
 A runner drives any cluster from one event loop: an operation returns a `Future`. What happens
 without being asked for (a process ended, a node is gone) arrives at the `on_event` callback given

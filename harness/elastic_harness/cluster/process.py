@@ -31,7 +31,7 @@ def is_running(state: str) -> bool:
 class ProcessRef:
     """One process for good: a pid may be given out again, one with its start time may not.
 
-    `pid` is in the numbers of whoever asks the cluster. `start_time` is the kernel's, in clock
+    `pid` is in the process numbers of the cluster's caller. `start_time` is the kernel's, in clock
     ticks since boot; 0 where it is not known.
     """
 

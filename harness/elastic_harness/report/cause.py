@@ -109,7 +109,7 @@ def first_failure(history: History) -> str:
         return _text_of(told)
     if (failed := _exited_first(history)) is not None:
         return str(failed)
-    # Whoever goes when the run is over has not failed: the nodes are being taken away.
+    # A worker that goes when the run is over has not failed: its node is being taken away.
     end = _end_of(history)
     gone = [
         worker

@@ -45,7 +45,7 @@ __all__ = [
     "safe_name",
 ]
 
-# File systems allow 255 bytes; the rest is for a number and for whoever appends to it.
+# File systems allow 255 bytes; the rest is for a number and for suffixes.
 _MAX_NAME = 120
 _MAX_TRIES = 10_000
 # Another session may still write into a run, or show it.

@@ -35,7 +35,7 @@ class Pins(Protocol):
 
 
 class EngineRun(ABC):
-    """One run, as far as its engine is concerned; `_injector` is for whoever makes one to set."""
+    """One run, as far as its engine is concerned; its maker sets `_injector`."""
 
     _injector: Injector
 

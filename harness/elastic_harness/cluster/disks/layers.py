@@ -68,7 +68,7 @@ class DiskLayers:
         return (yield from conversation.call(op, fields["fields"], timeout_s=STEP_LIMIT_S))
 
     def end(self, node: Node) -> None:
-        """End what serves a node that is dying: whoever waits for an answer then wakes."""
+        """End what serves a node that is dying: processes that wait for an answer wake then."""
         for layer in self._layers:
             if layer.node is node and layer.pid:
                 with contextlib.suppress(ProcessLookupError):

@@ -235,7 +235,7 @@ class NodeInit:
 
     @staticmethod
     def _mount_overlay(path: str, reply: Reply) -> None:
-        """Mount a file system over a directory; whoever gets its descriptor has to serve it."""
+        """Mount a file system over a directory; the receiver of its descriptor has to serve it."""
         try:
             fds = ns.mount_served(path)
         except OSError as error:

@@ -1,7 +1,7 @@
 """The kernel calls behind a node: namespaces, mounts, pids. One small function for each.
 
-Everything here raises OSError with the act in its text. ctypes is loaded once, by whoever imports
-this file: the server, its helpers and the dry run, never pytest itself.
+Everything here raises OSError with the act in its text. ctypes is loaded once, by the
+process that imports this file: the server, its helpers and the dry run, never pytest itself.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def mount_served(path: str) -> tuple[int, int]:
     """Mount a file system over a directory that a process has to serve.
 
     Returns the descriptor that its requests come from, and one of the directory below. Until it is
-    served, whoever looks into the directory waits.
+    served, every look into the directory waits.
     """
     below = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -195,7 +195,7 @@ class ServerProcess:
         return frozenset({self._pidfd, self._errors_fd, self.conversation.fileno()})
 
     def error(self, sentence: str) -> ClusterError:
-        """Return an error that quotes what the server wrote last, for whoever has to find out."""
+        """Return an error that quotes what the server wrote last."""
         text = os.pread(self._errors_fd, 1 << 20, 0).decode(errors="replace").strip()
         return ClusterError(sentence, hint="\n".join(text.splitlines()[-_QUOTED_LINES:]) or None)
 

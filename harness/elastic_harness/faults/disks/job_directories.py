@@ -19,7 +19,7 @@ from elastic_harness.scenario.model import Job
 
 __all__ = ["outside_of_the_job"]
 
-# The kernel's own, whoever names them; /dev/shm is a disk like any other.
+# The kernel's own directories; /dev/shm is a disk like any other.
 _NO_DISKS: Final = ("/proc", "/sys", "/dev")
 
 

@@ -151,7 +151,7 @@ def _cuda(probe: Probe, act: str) -> Any:  # noqa: ANN401 (a module that we do n
 
 
 def _device_assert(probe: Probe, _: str) -> None:
-    """Start a kernel that looks beyond the end of a tensor; whoever calls CUDA next hears of it."""
+    """Start a kernel that looks beyond the end of a tensor; the next call of CUDA fails."""
     torch = _cuda(probe, "device_assert")
     if torch is None:
         return

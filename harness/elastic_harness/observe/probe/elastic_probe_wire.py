@@ -104,7 +104,7 @@ class Wire:
         self._flush()
 
     def _flush(self) -> None:
-        # Signal handlers and threads come in between: whoever holds the lock sends for all.
+        # Signal handlers and threads come in between: the holder of the lock sends for all.
         if not self._lock.acquire(False):
             return
         try:

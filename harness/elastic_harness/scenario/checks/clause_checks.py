@@ -73,7 +73,7 @@ def check_clauses(checked: CheckedScenario, checkers: Registry) -> Iterator[Find
         try:
             parameters = checker.read(clause.expected)
         except (UsageError, ValidationError):
-            continue  # the clause by itself is wrong, and whoever read it has said so
+            continue  # the clause by itself is wrong, and its own check has said so
         for each in parameters.findings(checked):
             yield each.below(*here, clause.name)
         if bucket in ("always", _AT_THE_END) and checker.is_said_once:

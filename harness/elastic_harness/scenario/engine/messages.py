@@ -133,7 +133,7 @@ class ClauseAdded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeStoodStill:
-    """Whoever watches was in a debugger for so long: no deadline has come nearer.
+    """The person at the terminal was in a debugger for so long: move every deadline by it.
 
     Meanwhile the engine was given the time at which that began.
     """
