@@ -287,6 +287,8 @@ STATES = """
     if os.environ["KIND"] == "nan":
         with torch.no_grad():
             model[0].weight[0, 0] = float("nan")
+    if os.environ["KIND"] == "momentum":
+        optimizer.state[turn]["exp_avg"][0] = float("nan")
     torch.save(values, os.environ["KIND"])
 """
 
@@ -302,7 +304,7 @@ def test_what_a_training_ended_with_is_compared_with_an_undisturbed_run(
     script = bench.write(STATES)
     histories = {}
     with warm_agent(bench, monkeypatch, preload=["torch", "torch._dynamo"]) as agent:
-        for kind in ("reference", "same", "slower", "forgets", "turned", "nan"):
+        for kind in ("reference", "same", "slower", "forgets", "turned", "nan", "momentum"):
             pid = run_warm(bench, agent, [script], {**bench.environ(), "KIND": kind})
             histories[kind] = lone(bench, pid)
     reference = reference_of(histories["reference"])
@@ -330,6 +332,9 @@ def test_what_a_training_ended_with_is_compared_with_an_undisturbed_run(
     turned = {"are": "same_as_uninterrupted", "within": 1e-6}
     assert judge(found["turned"], "parameters", turned).outcome.value == "invalid"
     broken = judge(found["nan"], "parameters", "same_as_uninterrupted")
+    assert (broken.outcome.value, "not finite" in broken.reason) == ("invalid", True)
+    assert judge(found["momentum"], "parameters", "same_as_uninterrupted").is_valid
+    broken = judge(found["momentum"], "optimizer", "same_as_uninterrupted")
     assert (broken.outcome.value, "not finite" in broken.reason) == ("invalid", True)
     states = [each.of_kind(ParametersHashed)[0].event for each in histories.values()]
     assert all({"torch", "python"} <= set(state.random) for state in states)

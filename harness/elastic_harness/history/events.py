@@ -211,6 +211,7 @@ class ParametersHashed(Event):
     sketch: tuple[float, ...] = ()
     is_finite: bool = True
     optimizer: str | None = None
+    optimizer_is_finite: bool = True
     optimizer_norm: float | None = None
     optimizer_sketch: tuple[float, ...] = ()
     lr: tuple[float, ...] = ()

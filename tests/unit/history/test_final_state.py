@@ -49,6 +49,10 @@ SAME = {"are": "same_as_uninterrupted"}
 NEAR = {**SAME, "within": 0.25}
 STATES: tuple[Row, ...] = (
     ("parameters", "identical", lambda: ended({"is_finite": False}, {}), "invalid", "rank 0 ended"),
+    ("optimizer", "identical", lambda: ended({"optimizer_is_finite": False}, {}), "invalid",
+     "rank 0 ended with an optimizer state that is not finite (nan or inf)"),
+    ("parameters", "identical", lambda: ended({"optimizer_is_finite": False}, {}), "valid",
+     "the same parameters"),
     ("parameters", "identical",
      lambda: Story().round(1, TWO).steps(1, 1, 2).hashed(1, 0, "x", is_finite=False).gone(1),
      "unknown", "no digest of rank 0's parameters in the last round: it did not end by itself"),

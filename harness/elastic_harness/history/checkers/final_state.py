@@ -201,9 +201,15 @@ def _judge(part: str, history: History, asked: FinalStateParameters) -> Verdict:
         return unknown(f"the last round, {history.worlds.rounds[-1].ordinal}, did not form")
     workers = [worker for _, worker in sorted(formed[-1].workers.items())]
     for worker in workers:
-        if worker.digest is not None and worker.finished and not worker.digest.is_finite:
+        state = worker.digest if worker.finished else None
+        if state is not None and not state.is_finite:
             return invalid(
                 f"rank {worker.rank} ended with parameters that are not finite (nan or inf)",
+                (worker.digest_seq,),
+            )
+        if state is not None and part == "optimizer" and not state.optimizer_is_finite:
+            return invalid(
+                f"rank {worker.rank} ended with an optimizer state that is not finite (nan or inf)",
                 (worker.digest_seq,),
             )
     states: list[ParametersHashed] = []

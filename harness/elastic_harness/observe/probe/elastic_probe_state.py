@@ -42,6 +42,7 @@ def describe(kind: str, state: Any, groups: Any, step: int | None, losses: list[
         told["optimizer"] = _digest(values)
         tensors = [value for value in values if hasattr(value, "untyped_storage")]
         told["optimizer_norm"], told["optimizer_sketch"] = _sketch(tensors)
+        told["optimizer_is_finite"] = told["optimizer_norm"] is not None
         told["lr"] = [float(group["lr"]) for group in groups if "lr" in group]
         told["random"] = _random()
     except Exception as problem:  # noqa: BLE001 (meta tensors have no bytes, for example)
