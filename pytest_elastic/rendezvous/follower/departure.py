@@ -100,7 +100,11 @@ class Departure(Part):
         held_until, end = connection.held_until, self.pending_end
         if end is not None and not self._settings.is_granted and held_until is not None:
             may_follow = self._settings.outlives_coordinator
-            if is_due(held_until + (_GIVE_UP_S if may_follow else 0.0), now):
+            ends_at = held_until + (_GIVE_UP_S if may_follow else 0.0)
+            if connection.leader is not None and not connection.leader.is_founding:
+                # It may be one that was elected without having heard of this end, and goes on.
+                ends_at = max(ends_at, self._patient_until)
+            if is_due(ends_at, now):
                 self._may_be_asked = self._settings.has_succession
                 self._voter.base = self._voter.record  # it goes by this end, and says so if asked
                 self.end_by(end)
