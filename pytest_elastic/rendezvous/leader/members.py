@@ -328,6 +328,10 @@ class Members(LeaderPart):
         """Give up a member that is alive, and does not do in time what it is told."""
         self._drop(peer, "evicted", reason, self._lease_end(peer), now, how="evicted")
 
+    def give_up(self, peer: Peer, reason: str, now: float) -> None:
+        """Take a member for lost before its lease has run out."""
+        self._drop(peer, "silent", reason, self._lease_end(peer), now)
+
     def let_go(self, peer: Peer, reason: str, now: float) -> None:
         """Let a member go that asked to leave."""
         self._out.send_to(

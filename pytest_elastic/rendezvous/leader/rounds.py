@@ -355,7 +355,10 @@ class Rounds(LeaderPart):
         return self._deadlines.is_due(max(limit, self._members.judges_from), now)
 
     def is_stopped(self, now: float) -> bool:
-        """Tell whether every worker is gone, or its node lost; evict who takes too long (R2)."""
+        """Tell whether every worker is gone, or its node lost; give up who takes too long (R2).
+
+        One that has answered since it was told is slow, and evicted; one that has not is lost (R3).
+        """
         last = self.last
         assert last is not None, "a round is stopped"
         if not last.holding:
@@ -366,7 +369,15 @@ class Rounds(LeaderPart):
             return False
         for peer in last.roster:
             drained_at = (peer.leaves_by or 0.0) + patience_s
-            if peer.node.incarnation in last.holding and self._deadlines.is_due(drained_at, now):
+            if peer.node.incarnation not in last.holding or not self._deadlines.is_due(
+                drained_at, now
+            ):
+                continue
+            heard_from = peer.lease.heard_from
+            if heard_from is not None and heard_from >= last.stopped_at:
                 reason = f"its workers were not gone {limit_s:g} s after the stop order"
                 self._members.evict(peer, reason, now)
+            else:
+                reason = f"it has not answered for {limit_s:g} s, since the stop order"
+                self._members.give_up(peer, reason, now)
         return False
