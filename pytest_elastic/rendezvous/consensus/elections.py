@@ -173,6 +173,8 @@ class Elections(Part):
         vote = self._voter.answer(question, now, leader=leader, patience_s=patience_s)
         self._out.send_to(number, vote)
         if vote.is_granted and question.is_pre_vote:
+            # It may vote for itself under that term next, and could not follow a lower one.
+            self._candidate.hear_of_term(question.term.counter)
             self._candidate.defer_to(question.term.node, now)
         elif vote.is_granted:
             self._candidate.yield_to_another(now)
