@@ -59,6 +59,31 @@ _MENDED = {
         Options(quorum="coordinator", is_swarm=True, is_brisk=True, is_aimed=True),
         "lost",
     ),
+    "a node that has not answered since the stop order is lost, not slow, and costs no restart": (
+        3005868,
+        Options(quorum="coordinator", is_swarm=True, is_brisk=True, is_aimed=True),
+        "lost",
+    ),
+    "a node that has accepted an end follows a leader that goes on without having heard of it": (
+        3101520,
+        Options(quorum="majority", is_swarm=True, is_brisk=True),
+        "runs",
+    ),
+    "of two that stand at once, the one that is elected has the higher term": (
+        3160961,
+        Options(quorum="majority", is_swarm=True, is_brisk=True),
+        "runs",
+    ),
+    "that also holds where the elected one is the last voter": (
+        3083366,
+        Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True, endpoints=3),
+        "runs",
+    ),
+    "the last voter of a job leads no longer than it has not elected another": (
+        3120841,
+        Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
+        "runs",
+    ),
     "a leader that was suspended counts on its own vote no longer than its voter does": (
         1004685,
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),

@@ -236,8 +236,9 @@ class Replication:
         if self._settings.is_granted:
             return self._granted_until
         counted = self._counted
-        if all(tuple(each.voters) == (self._own,) for each in counted):
-            return _NEVER
+        is_alone = all(tuple(each.voters) == (self._own,) for each in counted)
+        if is_alone and not (self._settings.has_succession and self.base.number > 0):
+            return _NEVER  # else our own voter may elect another leader
         lease_s = self._settings.lease_s
         is_over = now >= self._since + lease_s
         if is_over or not self._looked_at <= now < self._looked_at + self._stale_s:
