@@ -26,7 +26,8 @@ from elastic_harness.cluster import process_table
 from elastic_harness.cluster.cluster import LiveCluster
 from elastic_harness.cluster.facets import Sockets
 from elastic_harness.cluster.machines.choose import choose_machines
-from elastic_harness.cluster.machines.cluster import LEASE_S, MachinesCluster
+from elastic_harness.cluster.machines.cluster import MachinesCluster
+from elastic_harness.cluster.machines.machine import LEASE_S
 from elastic_harness.cluster.machines.placement import CallBack, CommandPlacement
 from elastic_harness.cluster.process import PIDS_OF_A_MACHINE, ProcessRef
 from elastic_harness.future import Future, settled

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 from elastic_harness.cluster import process_table
-from elastic_harness.cluster.cluster import ClusterError, ServerLost
+from elastic_harness.cluster.cluster import ClusterError, ServerLost, having
 from elastic_harness.cluster.facets import Connection
 from elastic_harness.cluster.machines.choose import choose_machines
-from elastic_harness.future import run, wait_for
-from elastic_harness.history.events import WorkerHello
-from elastic_harness.observe.stacks import StackOffer, StackSource, ask_for_stacks
+from elastic_harness.cluster.node.faketime import faketime_environ, find_libfaketime
+from elastic_harness.cluster.process import ProcessRef
+from elastic_harness.future import wait_for
 
 from tests.cluster_bench import LIMIT_S
+from tests.integration.test_links import read_pcapng
 from tests.machines import NEEDS_MACHINES, NETWORK, MachinesBench, Network
 
 pytestmark = NEEDS_MACHINES
@@ -32,6 +33,17 @@ sock.connect(os.environ["WHERE"])
 while sock.recv(100):
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     sock.sendall(json.dumps({"at": now}).encode() + b"\\n")
+"""
+
+# Waits at a port, offers its stacks as a probe does, and ends when somebody connects.
+SERVES = """
+import faulthandler, os, signal, socket
+os.dup2(os.memfd_create("elastic-stacks"), 9)
+faulthandler.register(signal.SIGUSR1, file=9)
+def serve():
+    server.accept()
+server = socket.create_server(("", 7001))
+serve()
 """
 
 # Says one thing and is killed.
@@ -227,6 +239,57 @@ def test_logs_are_fetched_from_machines_that_share_no_files(tmp_path: Path) -> N
     network.end()
 
 
+def test_nodes_of_machines_are_looked_at_as_those_here_are(tmp_path: Path) -> None:
+    """Who listens, where it stands, what passes, and what time it is: files are fetched."""
+    network = Network(2, prepare=f"mount -t tmpfs none {tmp_path.parent}; mkdir {tmp_path}")
+    bench = MachinesBench(network, tmp_path)
+    cluster, loop = bench.cluster, bench.loop
+    bench.start("n1", "n2")
+    server = bench.run("n1", sys.executable, "-c", SERVES)
+    there = ProcessRef(node="n1", pid=server.pid, start_time=server.start_time)
+    assert cluster.sockets is not None
+
+    def listeners(node: str) -> tuple[ProcessRef, ...]:
+        assert cluster.sockets is not None
+        return wait_for(loop, cluster.sockets.listeners(node, 7001), within_s=LIMIT_S)
+
+    bench.until(lambda: listeners("n1") == (there,), "the server to listen")
+    assert listeners("n2") == ()
+    text, reason = wait_for(loop, cluster.stacks(there, fd=9, signum=signal.SIGUSR1))
+    assert "in serve" in text, reason
+    assert wait_for(loop, cluster.stacks(there, fd=9, signum=signal.SIGUSR2)) == (
+        "",
+        "its probe offers no stacks",
+    )
+
+    (tmp_path / "captures").mkdir()
+    both = [("n1", "n2"), ("n2", "n1")]
+    path = tmp_path / "captures" / "look.pcapng"
+    files = wait_for(loop, bench.network.capture("look", both, str(path)), within_s=LIMIT_S)
+    assert [Path(file).name for file in files] == ["look.1.pcapng", "look.2.pcapng"]
+    address = cluster.nodes["n1"].address
+    code = f"import socket; socket.create_connection(({address!r}, 7001)).recv(1)"
+    assert bench.finish(bench.run("n2", sys.executable, "-c", code)) == 0
+    bench.until(lambda: server.exit_code == 0, "the server to end")
+    counted = wait_for(loop, bench.network.end_capture("look"), within_s=LIMIT_S)
+    ways = [[each.link for each in read_pcapng(Path(file))] for file in files]
+    assert [set(each) for each in ways] == [{"n1>n2"}, {"n2>n1"}]
+    assert sum(map(len, ways)) == counted
+
+    library, why = find_libfaketime()
+    assert library is not None, why
+    clock = having(cluster.clock, cluster.capabilities["clock_skew"])
+    wait_for(loop, clock.set_offset("n2", f"{tmp_path}/clocks/n2", -3600.0), within_s=LIMIT_S)
+    right = wait_for(loop, clock.time_of_day("n2"), within_s=LIMIT_S)
+    environ = faketime_environ(library, f"{tmp_path}/clocks/n2")
+    asks = bench.run("n2", sys.executable, "-c", "import time; print(time.time())", environ=environ)
+    assert bench.finish(asks) == 0
+    assert -3600.0 <= float(bench.printed()) - right < -3600.0 + LIMIT_S
+    bench.close()
+    assert network.machines[0].run("ls", str(tmp_path)).split() == ["output"]
+    network.end()
+
+
 def test_a_process_that_ends_at_once_is_told_of(network: Network, tmp_path: Path) -> None:
     """What it said arrives first, then its end; also if it had ended before anybody asked."""
     bench = MachinesBench(network, tmp_path)
@@ -276,24 +339,6 @@ def test_times_of_another_clock_are_translated(tmp_path: Path) -> None:
     at = json.loads(heard[0])["at"] + connection.clock_offset_s
     error_s = bench.cluster.clock_errors["n1"]
     assert asked_at - error_s <= at <= answered_at + error_s
-    hello = WorkerHello(
-        pid=process.pid,
-        rank=0,
-        local_rank=0,
-        group_rank=0,
-        world_size=1,
-        start_time=connection.start_time,
-        restart_count=None,
-        max_restarts=None,
-        master_addr="",
-        master_port=0,
-        run_id="",
-        round=None,
-    )
-    offer = StackOffer(fd=9, signal=10, main=1)
-    asked = ask_for_stacks(bench.cluster, bench.loop, [StackSource("n1", hello, offer)])
-    ((_, seen),) = wait_for(bench.loop, run(bench.loop, asked))
-    assert seen.reason == "it is on another machine, where it cannot be asked yet"
     ended: list[str] = []
     connection.watch_end(lambda: ended.append("ended"))
     bench.end("crash", "n1")

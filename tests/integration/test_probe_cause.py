@@ -130,7 +130,7 @@ def stacks_of(bench: Bench) -> list[StackSeen]:
     began = bench.loop.now()
     # Signals and states of processes are known without a cluster that was started.
     cluster = ProcessCluster(bench.loop, on_event=lambda _: None, capabilities=Capabilities(()))
-    asked = run(bench.loop, ask_for_stacks(cluster, bench.loop, bench.observer.stack_sources))
+    asked = run(bench.loop, ask_for_stacks(cluster, bench.observer.stack_sources))
     seen = [stack for _, stack in wait_for(bench.loop, asked)]
     assert bench.loop.now() - began < DEADLINE_S / 10
     return seen

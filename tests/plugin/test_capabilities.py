@@ -26,6 +26,7 @@ from tests.unit.faults.examples import EXAMPLES
 FAULTS = {
     "network": "degrade: {latency: 5ms}",
     "names": "names: {node: n2, of: n1, missing: true}",
+    "listeners": "slow_store: {share: 50%}",
     "node_sockets": "foreign_bytes: rendezvous",
     "pause": "pause: {node: n2}",
     "cpu_limit": "cpu_limit: n2",

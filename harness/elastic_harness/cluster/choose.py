@@ -35,7 +35,14 @@ _WITH_NAMESPACES = (
     "private_disk",
     "private_pids",
 )
-_ON_ONE_MACHINE = ("gateway", "node_sockets", "common_clock", "shared_files", "same_kernel")
+_ON_ONE_MACHINE = (
+    "gateway",
+    "listeners",
+    "node_sockets",
+    "common_clock",
+    "shared_files",
+    "same_kernel",
+)
 
 
 class ClusterChoice(Protocol):

@@ -40,6 +40,7 @@ from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessR
 from elastic_harness.cluster.server.leftovers import ENVIRONMENT_MARK, temporary_folder
 from elastic_harness.cluster.server.loopback import LoopbackRange
 from elastic_harness.cluster.server.server_process import ServerProcess
+from elastic_harness.cluster.stacks import dump_stacks
 from elastic_harness.conversation import Answer
 from elastic_harness.future import Future, Steps, run, settled
 from pytest_elastic.channel import JsonObject
@@ -306,6 +307,11 @@ class ClusterClient:
 
     def ended(self, process: ProcessRef) -> Future[int | None]:
         return self._processes.ended(process)
+
+    def stacks(self, process: ProcessRef, *, fd: int, signum: int) -> Future[tuple[str, str]]:
+        return run(
+            self.loop, dump_stacks(self._processes, self.loop, process, fd=fd, signum=signum)
+        )
 
     # --- talking ------------------------------------------------------------------------------
 

@@ -120,14 +120,14 @@ class Switch(_Facet):
         own = add_up(own, answer.fields["own"])
         return NetworkCounters(links=links, own_drops=_own_drops(links, own))
 
-    def capture(self, id: str, pairs: Sequence[Pair], path: str) -> Future[None]:
+    def capture(self, id: str, pairs: Sequence[Pair], path: str) -> Future[Sequence[str]]:
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise UsageError(f"cannot capture packets in {path}: {error.strerror}") from error
         order = {"name": id, "pairs": [list(pair) for pair in pairs]}
         try:
-            return self._ask_switch("capture", order, fds=[fd]).then(_nothing)
+            return self._ask_switch("capture", order, fds=[fd]).then(lambda _: (path,))
         finally:
             os.close(fd)
 
@@ -353,12 +353,12 @@ class NodeNames(_Facet):
 class FileClock:
     """`Clock`: the offset stands in a file that libfaketime reads in every process."""
 
-    def set_offset(self, file: str, offset_s: float) -> Future[None]:
+    def set_offset(self, node: str, file: str, offset_s: float) -> Future[None]:
         try:
             replace_file(file, f"{offset_s:+g}\n")
         except OSError as error:
             return settled(ClusterError(f"cannot set the clock {file}: {error.strerror}"))
         return settled(None)
 
-    def time_of_day(self) -> float:
-        return time.time()
+    def time_of_day(self, node: str) -> Future[float]:
+        return settled(time.time())

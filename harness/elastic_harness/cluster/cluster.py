@@ -66,7 +66,8 @@ CAPABILITIES: Mapping[str, str] = {
     "clock_skew": "the time of day can be wrong on a node",
     "cuda": "workers have a GPU that CUDA can use",
     "gateway": "nodes can connect to services of the harness, such as proxies",
-    "node_sockets": "the harness can connect, listen and look at packets in the network of a node",
+    "listeners": "the process that listens at a port of a node can be found",
+    "node_sockets": "the harness can connect and listen in the network of a node",
     "common_clock": "times that different nodes state can be compared",
     "shared_files": "nodes see the files of the machine that pytest runs on",
     "same_kernel": "all nodes and pytest run on one kernel",
@@ -303,6 +304,12 @@ class Cluster(Protocol):
 
 class LiveCluster(Cluster, Protocol):
     """A cluster whose processes are real, as a session holds it."""
+
+    def stacks(self, process: ProcessRef, *, fd: int, signum: int) -> Future[tuple[str, str]]:
+        """Have that very process write its stacks into its file `fd` by a signal, and read them.
+
+        The second text says why there are none. Takes a second at most, on its machine.
+        """
 
     @property
     def reporters(self) -> Reporters:

@@ -71,11 +71,14 @@ class Network(Protocol):
     def counters(self) -> Future[NetworkCounters]:
         """Read what the network has done since the last reset."""
 
-    def capture(self, id: str, pairs: Sequence[Pair], path: str) -> Future[None]:
-        """Write what passes over links into a new pcapng file."""
+    def capture(self, id: str, pairs: Sequence[Pair], path: str) -> Future[Sequence[str]]:
+        """Write what passes over links into a new pcapng file; its value are all that are written.
+
+        On several machines there is one for each on which a link begins, named after `path`.
+        """
 
     def captured(self, id: str) -> Future[int]:
-        """Return how many packets a capture has, all of them in its file."""
+        """Return how many packets a capture has, all of them in its files."""
 
     def end_capture(self, id: str) -> Future[int]:
         """End a capture and return how many packets it has; harmless when there is none."""
@@ -209,11 +212,11 @@ class Logs(Protocol):
 class Clock(Protocol):
     """The time of day on nodes."""
 
-    def set_offset(self, file: str, offset_s: float) -> Future[None]:
+    def set_offset(self, node: str, file: str, offset_s: float) -> Future[None]:
         """Put off the time of day of all processes that were started with this file for a clock."""
 
-    def time_of_day(self) -> float:
-        """Return the right time, in seconds since the epoch."""
+    def time_of_day(self, node: str) -> Future[float]:
+        """Return the right time on a node, in seconds since the epoch."""
 
 
 class Connection(Protocol):

@@ -320,7 +320,7 @@ class ClockLayers:
         if offset_s is not None:
             self._offsets[owner, node] = offset_s
         clock = having(self._cluster.clock, self._cluster.capabilities["clock_skew"])
-        return clock.set_offset(self._file_of(node), self.offset(node))
+        return clock.set_offset(node, self._file_of(node), self.offset(node))
 
     def offset(self, node: str) -> float:
         """Return by how much a node's time of day is to be wrong."""

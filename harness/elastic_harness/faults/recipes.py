@@ -196,7 +196,7 @@ _of_worker = partial(_recipe, "worker")
 _of_node = partial(_recipe, "node", fits=_has_nodes)
 _of_links = partial(_recipe, "network", needs="network", fits=_has_links)
 _of_proxy = partial(_recipe, "proxy", fits=_has_proxies)
-_of_store = partial(_recipe, "store", needs="node_sockets")
+_of_store = partial(_recipe, "store", needs="listeners")
 _of_disk = partial(_recipe, "disk", needs="disk_faults")
 
 _SIGNAL: Final = _any_of("SIGKILL", "SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS")
@@ -245,7 +245,7 @@ RECIPES: Final = (
     _of_store("freeze_store", {"which": _STORE}, _duration(0.1, 2)),
     _of_store("slow_store", {"which": _STORE, "share": _SHARE}, _duration(0.7, 3)),
     _of_store("kill_store", {"which": "workers"}),
-    _of_store("foreign_bytes", _STRANGERS, _duration(0.1, 3)),
+    _of_store("foreign_bytes", _STRANGERS, _duration(0.1, 3), needs="node_sockets"),
     _recipe(
         "resource",
         "cpu_limit",

@@ -373,7 +373,7 @@ class Run(EngineRun):
             self._on_fact("worker", *last)
         hangs = end.outcome in {"limit", "unmet"}
         sources = self._observer.stack_sources if hangs else ()
-        for node, seen in (yield from ask_for_stacks(self._cluster, self._loop, sources)):
+        for node, seen in (yield from ask_for_stacks(self._cluster, sources)):
             self._on_fact("worker", node, seen)
         try:
             yield Within(healed := self._injector.heal_all(), _HEAL_LIMIT_S, "healing")

@@ -346,7 +346,7 @@ class SimulatedLinks:
         del endpoints
         return settled(None)
 
-    def capture(self, id: str, pairs: Sequence[Pair], path: str) -> Future[None]:
+    def capture(self, id: str, pairs: Sequence[Pair], path: str) -> Future[Sequence[str]]:
         del id, pairs, path
         return settled(ClusterError("simulated links carry no packets that could be captured"))
 

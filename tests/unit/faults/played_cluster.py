@@ -299,9 +299,9 @@ class PlayedNetwork:
         )
         return answer
 
-    def capture(self, id: str, pairs: Sequence[Pair], path: str) -> Future[None]:
+    def capture(self, id: str, pairs: Sequence[Pair], path: str) -> Future[Sequence[str]]:
         self.captures[id] = list(pairs)
-        return self._cluster.answer(None)
+        return self._cluster.answer((path,))
 
     def captured(self, id: str) -> Future[int]:
         return self._cluster.answer(
@@ -415,14 +415,14 @@ class PlayedClock:
         self._cluster = cluster
         self.offsets: dict[str, float] = {}
 
-    def set_offset(self, file: str, offset_s: float) -> Future[None]:
+    def set_offset(self, node: str, file: str, offset_s: float) -> Future[None]:
         self.offsets.pop(file, None)
         if offset_s:
             self.offsets[file] = offset_s
         return settled(None)
 
-    def time_of_day(self) -> float:
-        return 1000.0
+    def time_of_day(self, node: str) -> Future[float]:
+        return settled(1000.0)
 
 
 class PlayedSockets:

@@ -32,6 +32,7 @@ from elastic_harness.cluster.cluster import (
     NodeSpec,
     ProcessExited,
     ServerLost,
+    having,
 )
 from elastic_harness.cluster.machines.facts import facts_of_this_machine
 from elastic_harness.cluster.machines.link import Dialler
@@ -211,6 +212,26 @@ class NodeAgent:
             case "watch_end":
                 self._watch_end(_ref(fields), fields["watch"])
                 return Answer()
+            case "stacks":
+                text, reason = yield from cluster.stacks(
+                    _ref(fields), fd=fields["fd"], signum=fields["signum"]
+                )
+                return Answer(fields={"text": text, "reason": reason})
+            case "listeners":
+                listeners = yield from cluster.sockets.listeners(fields["node"], fields["port"])
+                return Answer(fields={"listeners": [asdict(each) for each in listeners]})
+            case "set_clock":
+                self._make_folder(os.path.dirname(fields["file"]))
+                clock = having(cluster.clock, cluster.capabilities["clock_skew"])
+                yield from clock.set_offset(fields["node"], fields["file"], fields["offset_s"])
+                return Answer()
+            case "time_of_day":
+                clock = having(cluster.clock, cluster.capabilities["clock_skew"])
+                return Answer(fields={"time": (yield from clock.time_of_day(fields["node"]))})
+            case "capture":
+                return (yield from self._capture(fields))
+            case "captured" | "end_capture":
+                return (yield from self._count_captured(op, fields["name"]))
             case "limit_files":
                 limit = yield from cluster.limits.limit_files(_ref(fields), **fields["arguments"])
                 return Answer(fields={"result": None if limit is None else asdict(limit)})
@@ -276,6 +297,24 @@ class NodeAgent:
         counters = yield from self._cluster.network.counters()
         links = counters_to_fields(counters.links)
         return Answer(fields={"links": links, "own": dict(counters.own_drops)})
+
+    def _capture(self, fields: JsonObject) -> Steps[Answer]:
+        network = having(self._cluster.network, self._cluster.capabilities["network"])
+        path, is_shared = fields["path"], os.path.exists(fields["sign"])
+        self._make_folder(os.path.dirname(path))
+        pairs = [(source, target) for source, target in fields["pairs"]]
+        yield from network.capture(fields["name"], pairs, path)
+        if not is_shared:
+            self._copies.follow(path)
+        return Answer()
+
+    def _count_captured(self, op: str, id: str) -> Steps[Answer]:
+        """Return how many packets a capture has, once pytest has all of them."""
+        network = having(self._cluster.network, self._cluster.capabilities["network"])
+        count = network.captured if op == "captured" else network.end_capture
+        packets = yield from count(id)
+        yield from self._copies.flush()
+        return Answer(fields={"packets": packets})
 
     def _spawn(self, fields: JsonObject) -> Steps[Answer]:
         node, is_shared = fields["node"], os.path.exists(fields["sign"])
@@ -356,7 +395,7 @@ class NodeAgent:
 
     def _send_copy(self, path: str, offset: int, data: bytes) -> Future[None]:
         piece = {"path": path, "offset": offset, "data": data.decode(ENCODING)}
-        return self._conversation.call("log", piece, timeout_s=_COPY_LIMIT_S).then(lambda _: None)
+        return self._conversation.call("copy", piece, timeout_s=_COPY_LIMIT_S).then(lambda _: None)
 
 
 def _ref(fields: JsonObject) -> ProcessRef:

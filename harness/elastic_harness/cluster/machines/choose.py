@@ -174,6 +174,7 @@ def _capabilities(ours: MachineFacts, facts: Mapping[str, MachineFacts]) -> Capa
     has_our_kernel = len({each.boot_id for each in every}) == 1
     strangers = [name for name, each in facts.items() if not each.has_sign]
     known = {
+        "listeners": (True, "agents look for it"),
         "common_clock": (
             has_our_clock,
             "all run on this machine's clock" if has_our_clock else "machines have their own",
@@ -198,6 +199,14 @@ def _capabilities(ours: MachineFacts, facts: Mapping[str, MachineFacts]) -> Capa
                 for machine, each in facts.items()
                 if not each.capabilities[name][0]
             ]
+            if name == "clock_skew" and not lacking:
+                # Launchers are told where it is, whatever machine they are on.
+                here = ours.capabilities[name][1]
+                lacking = [
+                    f"{machine}: {there.capabilities[name][1]}, and here {here}"
+                    for machine, there in facts.items()
+                    if there.capabilities[name][1] != here
+                ]
             available = not lacking
             reason = "; ".join(lacking) or next(iter(facts.values())).capabilities[name][1]
         entries.append(Capability(name=name, available=available, reason=reason))

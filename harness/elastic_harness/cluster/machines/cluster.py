@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -21,14 +20,9 @@ from typing import Any, Final
 
 from elastic_harness.cluster.client_facets import (
     NodeDisks,
-    NodeLimits,
     NodeNames,
-    add_up,
-    ends_by_index,
-    policy_order,
 )
 from elastic_harness.cluster.cluster import (
-    GATEWAY,
     PRIVATE_TREES,
     Capabilities,
     ClusterError,
@@ -39,11 +33,18 @@ from elastic_harness.cluster.cluster import (
     ProcessExited,
     ServerLost,
 )
-from elastic_harness.cluster.facets import FileLimit, NetworkCounters
-from elastic_harness.cluster.local_logs import LocalLogs
 from elastic_harness.cluster.machines.agent import AgentOrder
-from elastic_harness.cluster.machines.link import Link, Switchboard
+from elastic_harness.cluster.machines.facets import (
+    MachineClock,
+    MachineLimits,
+    MachineLogs,
+    MachineNetwork,
+    MachineSockets,
+    sign_in,
+)
+from elastic_harness.cluster.machines.link import Switchboard
 from elastic_harness.cluster.machines.log_copies import write_copy
+from elastic_harness.cluster.machines.machine import LEASE_S, Machine
 from elastic_harness.cluster.machines.placement import Placement
 from elastic_harness.cluster.machines.reports import ENCODING, RemoteReporters
 from elastic_harness.cluster.process import (
@@ -53,21 +54,16 @@ from elastic_harness.cluster.process import (
     ProcessRef,
     ProcessSpec,
 )
-from elastic_harness.conversation import Answer, Conversation, Reply
+from elastic_harness.conversation import Answer, Reply
 from elastic_harness.future import Future, Steps, gather, run, settled, within
-from elastic_harness.network.link_model import Layers, LinkCounters, LinkPolicy, Pair
-from elastic_harness.network.switch_wire import counters_from_fields
+from elastic_harness.network.link_model import Pair
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.errors import ElasticError, UsageError
 from pytest_elastic.loop import Loop
 
-__all__ = ["LEASE_S", "MachinesCluster"]
+__all__ = ["MachinesCluster"]
 
-# A control link may be cut for a minute, and the machine is still ours.
-LEASE_S: Final = 90.0
-# An operation waits for the link, should that be cut.
-_OPERATION_LIMIT_S: Final = LEASE_S + 30.0
 # A batch system may take its time.
 _PLACE_LIMIT_S: Final = 60.0
 # The agent starts a cluster server there, which imports torch.
@@ -75,100 +71,10 @@ _START_LIMIT_S: Final = 120.0
 _CLOSE_LIMIT_S: Final = 20.0
 
 
-class _Machine:
-    """A machine as the cluster sees it: its name, its link, and what runs there."""
-
-    def __init__(self, loop: Loop, number: int, name: str, *, has_our_clock: bool) -> None:
-        self.number = number
-        self.name = name
-        self.address = ""
-        self.processes: dict[int, ProcessHandle] = {}
-        self.watched: dict[int, Future[int | None]] = {}
-        self.trunk_port = 0
-        self._loop = loop
-        self._has_our_clock = has_our_clock
-        self._link: Link | None = None
-        self._talk: Conversation | None = None
-
-    def open(
-        self,
-        link: Link,
-        on_event: Callable[[_Machine, str, JsonObject], None],
-        on_request: Callable[[_Machine, str, JsonObject, Reply], None],
-        on_lost: Callable[[_Machine, str], None],
-    ) -> None:
-        """Begin to talk, once the agent calls."""
-        self._link = link
-        self._talk = Conversation(
-            self._loop,
-            link.open,
-            on_event=lambda event, told, _: on_event(self, event, told),
-            on_request=lambda op, fields, _, reply: on_request(self, op, fields, reply),
-            on_closed=lambda reason: on_lost(self, reason),
-        )
-
-    @property
-    def clock_offset_s(self) -> float:
-        """What is to be added to a time of the machine, for one of ours."""
-        if self._has_our_clock or self._link is None:
-            return 0.0
-        return -self._link.clock.offset_s
-
-    @property
-    def clock_error_s(self) -> float:
-        """By how much that may be wrong."""
-        if self._has_our_clock or self._link is None:
-            return 0.0
-        return self._link.clock.error_s(self._loop.now())
-
-    def call(
-        self, op: str, fields: Mapping[str, Any], *, timeout_s: float = _OPERATION_LIMIT_S
-    ) -> Future[Answer]:
-        """Ask the agent for something."""
-        assert self._talk is not None, "a machine that is used has a link"
-        return run(self._loop, self._call(op, fields, timeout_s))
-
-    def _call(self, op: str, fields: Mapping[str, Any], timeout_s: float) -> Steps[Answer]:
-        assert self._talk is not None, "a machine that is used has a link"
-        try:
-            return (yield from self._talk.call(op, fields, timeout_s=timeout_s))
-        except ClusterError as error:
-            raise ClusterError(f"machine {self.name}: {error.message}") from error
-
-    def ask(self, op: str, fields: Mapping[str, Any]) -> Future[Answer]:
-        """Ask the cluster server there for something."""
-        return self.call("ask", {"order": op, "fields": fields}).then(
-            lambda answer: Answer(fields=answer.fields["fields"])
-        )
-
-    def ask_switch(self, order: str, fields: Mapping[str, Any]) -> Future[Answer]:
-        """Ask the switch there for something."""
-        return self.ask("network", {"order": order, "fields": fields})
-
-    def tell(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Tell the agent something."""
-        if self._talk is not None and not self._talk.is_closed:
-            self._talk.tell(event, fields)
-
-    def hang_up(self, reason: str) -> None:
-        """Take it for lost, as its agent ends."""
-        if self._link is not None:
-            self._link.end(reason)
-
-    def pid_here(self, pid: int) -> int:
-        """Return our number of a process of the machine."""
-        return self.number * PIDS_OF_A_MACHINE + pid
-
-    def ref(self, process: ProcessRef) -> dict[str, Any]:
-        """Return a process as the machine knows it."""
-        return {**asdict(process), "pid": process.pid % PIDS_OF_A_MACHINE}
-
-
 class MachinesCluster:
     """The operations of `Cluster`, carried out by agents that a placement has put on machines."""
 
     scratch = ""
-    clock = None
 
     def __init__(
         self,
@@ -185,7 +91,8 @@ class MachinesCluster:
         self.network = MachineNetwork(self) if capabilities.has("network") else None
         self.disks = NodeDisks(self) if capabilities.has("disk_faults") else None
         self.names = NodeNames(self) if capabilities.has("names") else None
-        self.sockets = MachineSockets(self) if capabilities.has("gateway") else None
+        self.sockets = MachineSockets(self)
+        self.clock = MachineClock(self) if capabilities.has("clock_skew") else None
         self.limits = MachineLimits(self)
         self.logs = MachineLogs()
         self.loop = loop
@@ -195,14 +102,14 @@ class MachinesCluster:
         self._lease_s = lease_s
         has_our_clock = capabilities.has("common_clock")
         self._machines = [
-            _Machine(loop, number, name, has_our_clock=has_our_clock)
+            Machine(loop, number, name, has_our_clock=has_our_clock)
             for number, name in enumerate(placement.machines, start=1)
         ]
         self.reporters = RemoteReporters(loop, lambda: self._machines)
         self._switchboard: Switchboard | None = None
         self._nodes: dict[str, ClusterNode | None] = {}
-        self._places: dict[str, _Machine] = {}
-        self._logs: set[str] = set()
+        self._places: dict[str, Machine] = {}
+        self._copied: set[str] = set()
         self._last_watch = 0
         self._closing: Future[None] | None = None
 
@@ -216,7 +123,7 @@ class MachinesCluster:
         return self.nodes
 
     @property
-    def machines(self) -> Sequence[_Machine]:
+    def machines(self) -> Sequence[Machine]:
         """All machines, in their order."""
         return self._machines
 
@@ -292,7 +199,7 @@ class MachinesCluster:
             )
             yield from gather(each.call("add_trunks", {}) for each in self._machines)
 
-    def _start_machine(self, board: Switchboard, machine: _Machine, token: str) -> Steps[None]:
+    def _start_machine(self, board: Switchboard, machine: Machine, token: str) -> Steps[None]:
         called: Future[None] = Future()
         link = board.expect(machine.number, lambda: called.settle(None))
         machine.open(link, self._on_told, self._on_asked, self._on_lost)
@@ -345,7 +252,7 @@ class MachinesCluster:
         yield from self._join_switches()
         if self.network is not None:
             self.network.spread_s = 0.0
-        self._logs.clear()
+        self._copied.clear()
         self._places.clear()
 
     # --- nodes ----------------------------------------------------------------------------------
@@ -403,14 +310,14 @@ class MachinesCluster:
     def power_cut(self, name: str) -> Future[None]:
         return run(self.loop, self._end_node(self.machine_of(name), name, "cut"))
 
-    def _end_node(self, machine: _Machine, name: str, how: str) -> Steps[None]:
+    def _end_node(self, machine: Machine, name: str, how: str) -> Steps[None]:
         """End a node: at one moment, as the switch of its machine is between it and all others."""
         others = self._others(machine) if self.network is not None else ()
         yield from machine.call("end_node", {"name": name, "how": how})
         if how != "crash":
             yield from gather(each.ask_switch("detach", {"name": name}) for each in others)
 
-    def _others(self, machine: _Machine) -> Sequence[_Machine]:
+    def _others(self, machine: Machine) -> Sequence[Machine]:
         return [each for each in self._machines if each is not machine]
 
     def pause_node(self, name: str) -> Future[None]:
@@ -433,16 +340,16 @@ class MachinesCluster:
         assert not fds, "descriptors do not travel to another machine"
         return self.machine_of(fields["name"]).ask(op, fields)
 
-    def machines_of(self, pairs: Sequence[Pair]) -> Mapping[_Machine, Sequence[Pair]]:
+    def machines_of(self, pairs: Sequence[Pair]) -> Mapping[Machine, Sequence[Pair]]:
         """Return whose switches links belong to: where they begin, which is known once it ran."""
-        found: dict[_Machine, list[Pair]] = {}
+        found: dict[Machine, list[Pair]] = {}
         for pair in pairs:
             known = self._places.get(pair[0])
             for machine in self._machines if known is None else (known,):
                 found.setdefault(machine, []).append(pair)
         return found
 
-    def machine_of(self, name: str) -> _Machine:
+    def machine_of(self, name: str) -> Machine:
         """Return the machine of a running node; raises UsageError if there is none."""
         if self._nodes.get(name) is None:
             running = ", ".join(self.nodes) or "none"
@@ -457,9 +364,9 @@ class MachinesCluster:
     def spawn(self, node: str, spec: ProcessSpec) -> Future[ProcessHandle]:
         return run(self.loop, self._spawn(self.machine_of(node), node, spec))
 
-    def _spawn(self, machine: _Machine, node: str, spec: ProcessSpec) -> Steps[ProcessHandle]:
-        outputs = [path for path in (spec.stdout, spec.stderr, spec.logs) if path is not None]
-        self._logs.update(map(os.path.abspath, outputs))
+    def _spawn(self, machine: Machine, node: str, spec: ProcessSpec) -> Steps[ProcessHandle]:
+        for path in filter(None, (spec.stdout, spec.stderr, spec.logs)):
+            self.copies_to(path)
         folder = spec.environ.get("ELASTIC_CHECKPOINT_DIR")
         with _sign_beside(spec) as sign:
             fields = {
@@ -514,6 +421,19 @@ class MachinesCluster:
         )
         return ended
 
+    def stacks(self, process: ProcessRef, *, fd: int, signum: int) -> Future[tuple[str, str]]:
+        return self.ask_process("stacks", process, {"fd": fd, "signum": signum}).then(
+            lambda answer: (
+                ("", "it is on no machine of this cluster")
+                if answer is None
+                else (str(answer.fields["text"]), str(answer.fields["reason"]))
+            )
+        )
+
+    def copies_to(self, path: str) -> None:
+        """Let agents write pieces of a file at `path`, or of files below it."""
+        self._copied.add(os.path.abspath(path))
+
     def ask_process(
         self, op: str, process: ProcessRef, fields: Mapping[str, Any]
     ) -> Future[Answer | None]:
@@ -523,13 +443,13 @@ class MachinesCluster:
             return settled(None)
         return machine.call(op, {"process": machine.ref(process), **fields}).then(lambda got: got)
 
-    def _machine_with(self, process: ProcessRef) -> _Machine | None:
+    def _machine_with(self, process: ProcessRef) -> Machine | None:
         number = process.pid // PIDS_OF_A_MACHINE
         return self._machines[number - 1] if 1 <= number <= len(self._machines) else None
 
     # --- what agents say ------------------------------------------------------------------------
 
-    def _on_told(self, machine: _Machine, event: str, told: JsonObject) -> None:
+    def _on_told(self, machine: Machine, event: str, told: JsonObject) -> None:
         if self.reporters.hear(machine, event, told):
             return
         match event:
@@ -553,11 +473,11 @@ class MachinesCluster:
                     )
                 )
 
-    def _on_asked(self, machine: _Machine, op: str, fields: JsonObject, reply: Reply) -> None:
-        """Write a piece of a log; nowhere else than where one was asked for."""
+    def _on_asked(self, machine: Machine, op: str, fields: JsonObject, reply: Reply) -> None:
+        """Write a piece of a file; nowhere else than where one was asked for."""
         path = os.path.abspath(fields["path"])
-        is_asked_for = op == "log" and any(
-            path == log or path.startswith(log + os.sep) for log in self._logs
+        is_asked_for = op == "copy" and any(
+            path == known or path.startswith(known + os.sep) for known in self._copied
         )
         if not is_asked_for:
             reply.failed(f"{op} of {path} was not asked of the machine {machine.name}")
@@ -570,7 +490,7 @@ class MachinesCluster:
         else:
             reply.done()
 
-    def _on_lost(self, machine: _Machine, reason: str) -> None:
+    def _on_lost(self, machine: Machine, reason: str) -> None:
         if self._closing is not None:
             return
         why = f"the machine {machine.name} was lost: {reason}"
@@ -584,128 +504,6 @@ class MachinesCluster:
         self._on_event(ServerLost(reason=why))
 
 
-class MachineNetwork:
-    """`Network`, as the switches of all machines are it together.
-
-    A link is that of the switch where it begins. `spread_s` is how long it took at most, since the
-    last reset, from an order to the last switch that had carried it out.
-    """
-
-    def __init__(self, cluster: MachinesCluster) -> None:
-        self.spread_s = 0.0
-        self._cluster = cluster
-
-    def set_policy(
-        self,
-        pairs: Sequence[Pair],
-        policy: LinkPolicy,
-        *,
-        traffic: str | None = None,
-        layers: Layers = (),
-    ) -> Future[None]:
-        order = policy_order(pairs, policy, traffic, layers)
-        return run(self._cluster.loop, self._order(order, self._cluster.machines_of(pairs)))
-
-    def _order(
-        self, order: Mapping[str, Any], machines: Mapping[_Machine, Sequence[Pair]]
-    ) -> Steps[None]:
-        asked_at = self._cluster.loop.now()
-        yield from gather(
-            machine.ask_switch("set_policy", {**order, "pairs": pairs})
-            for machine, pairs in machines.items()
-        )
-        if len(machines) > 1:
-            self.spread_s = max(self.spread_s, self._cluster.loop.now() - asked_at)
-
-    def learn_traffic(self, endpoints: Mapping[str, Sequence[tuple[str, int]]]) -> Future[None]:
-        order = {"ends": ends_by_index(endpoints, self._cluster.places)}
-        machines = self._cluster.machines
-        learnt = gather(each.ask_switch("learn_traffic", order) for each in machines)
-        return learnt.then(lambda _: None)
-
-    def counters(self) -> Future[NetworkCounters]:
-        return run(self._cluster.loop, self._read_counters())
-
-    def _read_counters(self) -> Steps[NetworkCounters]:
-        machines = self._cluster.machines
-        answers = yield from gather(machine.call("counters", {}) for machine in machines)
-        links: dict[Pair, LinkCounters] = {}
-        own: dict[str, int] = {}
-        for machine, answer in zip(machines, answers, strict=True):
-            found = counters_from_fields(answer.fields["links"])
-            for pair in self._cluster.machines_of(tuple(found)).get(machine, ()):
-                links[pair] = found[pair]
-            own = add_up(own, answer.fields["own"])
-        return NetworkCounters(links=links, own_drops=own, spread_s=self.spread_s)
-
-    def capture(self, id: str, pairs: Sequence[Pair], path: str) -> Future[None]:
-        return settled(ClusterError("packets that pass on other machines cannot be captured"))
-
-    def captured(self, id: str) -> Future[int]:
-        return settled(0)
-
-    def end_capture(self, id: str) -> Future[int]:
-        return settled(0)
-
-
-class MachineSockets:
-    """`Sockets` of this machine, which nodes reach as their agents reach it."""
-
-    def __init__(self, cluster: MachinesCluster) -> None:
-        self._cluster = cluster
-
-    @property
-    def gateway_address(self) -> str:
-        found = self._cluster.called_at
-        if len(found) != 1:
-            raise ClusterError(
-                f"machines reach pytest at different addresses: {', '.join(found)}",
-                hint="--elastic-call-back=HOST says which one all of them can reach.",
-            )
-        return found[0]
-
-    def open(self, node: str, *, datagram: bool = False) -> Future[socket.socket]:
-        if node != GATEWAY:
-            return settled(ClusterError("sockets live in the network of nodes on one machine only"))
-        family = socket.AF_INET6 if ":" in self.gateway_address else socket.AF_INET
-        kind = socket.SOCK_DGRAM if datagram else socket.SOCK_STREAM
-        return settled(socket.socket(family, kind))
-
-    def listeners(self, node: str, port: int) -> Future[tuple[ProcessRef, ...]]:
-        return settled(ClusterError(f"who listens at port {port} is known on this machine only"))
-
-
-class MachineLimits(NodeLimits):
-    """`Limits`, as the agents' own clusters have them."""
-
-    def __init__(self, cluster: MachinesCluster) -> None:
-        super().__init__(cluster)
-        self._cluster = cluster
-
-    def limit_files(
-        self, process: ProcessRef, *, free: int, at_most: int | None = None
-    ) -> Future[FileLimit | None]:
-        fields = {"arguments": {"free": free, "at_most": at_most}}
-
-        def read(answer: Answer | None) -> FileLimit | None:
-            result = None if answer is None else answer.fields["result"]
-            return None if result is None else FileLimit(**result)
-
-        return self._cluster.ask_process("limit_files", process, fields).then(read)
-
-    def restore_files(self, process: ProcessRef, *, at_most: int | None = None) -> Future[None]:
-        fields = {"arguments": {"at_most": at_most}}
-        return self._cluster.ask_process("restore_files", process, fields).then(lambda _: None)
-
-
-class MachineLogs(LocalLogs):
-    """`Logs`, as far as they were copied."""
-
-    def is_complete(self, path: str, size: int) -> bool:
-        """Return False: processes on another machine may still write to it."""
-        return False
-
-
 def _is_private(path: str) -> bool:
     """Tell whether a node of its own sees something else at a path, unless it shares it."""
     return any(path.startswith(f"{tree}/") for tree in PRIVATE_TREES)
@@ -713,16 +511,11 @@ def _is_private(path: str) -> bool:
 
 @contextlib.contextmanager
 def _sign_beside(spec: ProcessSpec) -> Iterator[str]:
-    """Put a file beside the logs, by which a machine sees whether the folder is ours as well."""
+    """Sign the folder of a process's logs, which need not be there yet."""
     folder = spec.logs or os.path.dirname(spec.stdout or spec.stderr or "")
     if not folder:
         yield "/nowhere"
         return
     os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, f".elastic-{secrets.token_hex(8)}")
-    with open(path, "x", encoding="ascii"):
-        pass
-    try:
-        yield path
-    finally:
-        os.unlink(path)
+    with sign_in(folder) as sign:
+        yield sign

@@ -22,6 +22,7 @@ FOUND_OUT_THERE: Final = (
     "cpu_limit",
     "memory_limit",
     "process_limit",
+    "clock_skew",
     "cuda",
 )
 

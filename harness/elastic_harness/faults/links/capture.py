@@ -25,14 +25,16 @@ class CapturePackets(SomeLinks):
 
     `node` (all links of these) or `from` and `to`; all links if nothing is said. The file is
     `captures/ID.pcapng` in the run directory, an interface for each link, with what became of
-    each packet as a comment; at most 256 bytes of each, and 64 MiB. Stands for tcpdump on a node.
+    each packet as a comment; at most 256 bytes of each, and 64 MiB. On several machines it is
+    `captures/ID.N.pcapng` for links that begin on machine N, by its clock. Stands for tcpdump on a
+    node.
     Does not stand for: a look at what never leaves a node (loopback, shared memory).
     """
 
     name = "capture"
     layer = "network"
     proof = "the switch wrote packets into this capture's file"
-    capability: ClassVar[str | None] = "node_sockets"
+    capability: ClassVar[str | None] = "network"
     is_healable: ClassVar[bool] = True
     disturbs: ClassVar[bool] = False
     shorthand: ClassVar[str | None] = "node"
@@ -45,7 +47,7 @@ class CapturePackets(SomeLinks):
             os.makedirs(folder, exist_ok=True)
         except OSError as error:
             raise FaultImpossible(f"cannot capture packets in {path}: {error.strerror}") from error
-        yield from network.capture(id, targets.links, path)
+        files = list((yield from network.capture(id, targets.links, path)))
 
         def look() -> Waits[int]:
             return (yield from network.captured(id))
@@ -54,7 +56,8 @@ class CapturePackets(SomeLinks):
         if not packets:
             raise FaultImpossible("nothing was sent over these links")
         return Evidence(
-            text=f"{packets} packets so far in {path}", facts={"packets": packets, "file": path}
+            text=f"{packets} packets so far in {', '.join(files)}",
+            facts={"packets": packets, "files": files},
         )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:

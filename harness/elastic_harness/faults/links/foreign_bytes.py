@@ -81,6 +81,7 @@ class ForeignBytes(StoreFault):
         "a process listens there, and every connection of this fault was accepted and every byte "
         "acknowledged"
     )
+    capability: ClassVar[str | None] = "node_sockets"
     is_healable: ClassVar[bool] = True
 
     send: Literal["random", "http", "torn", "huge", "stale", "silence"] = "random"

@@ -45,7 +45,7 @@ class StoreFault(Fault):
 
     layer = "store"
     shorthand: ClassVar[str | None] = "which"
-    capability: ClassVar[str | None] = "node_sockets"
+    capability: ClassVar[str | None] = "listeners"
 
     which: Literal["rendezvous", "workers"] = "rendezvous"
 
@@ -69,7 +69,7 @@ class StoreFault(Fault):
         node, port = self._endpoint(context)
         if node not in context.cluster.nodes:
             raise FaultImpossible(f"{node}, which has the store of the {self.which}, is not up")
-        sockets = having(context.cluster.sockets, context.cluster.capabilities["node_sockets"])
+        sockets = having(context.cluster.sockets, context.cluster.capabilities["listeners"])
         holders = list((yield from sockets.listeners(node, port)))
         if not holders:
             raise FaultImpossible(f"nobody listens at {node}:{port}")

@@ -132,4 +132,5 @@ def _ask_the_time(context: FaultContext, witness: WorkerRef, id: str) -> Waits[f
         context, witness, "tell_time", ("ended",), by=id, within_s=ORDER_S
     )
     clock = having(context.cluster.clock, context.cluster.capabilities["clock_skew"])
-    return float(told) - clock.time_of_day()
+    right = yield from clock.time_of_day(witness.node)
+    return float(told) - right

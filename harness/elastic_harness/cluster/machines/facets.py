@@ -1,0 +1,260 @@
+"""The facets of a cluster on several machines, carried out by their agents."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from elastic_harness.cluster.client_facets import NodeLimits, add_up, ends_by_index, policy_order
+from elastic_harness.cluster.cluster import GATEWAY, Capabilities, ClusterError, ClusterNode
+from elastic_harness.cluster.facets import FileLimit, NetworkCounters
+from elastic_harness.cluster.local_logs import LocalLogs
+from elastic_harness.cluster.machines.machine import Machine
+from elastic_harness.cluster.process import ProcessInfo, ProcessRef
+from elastic_harness.conversation import Answer
+from elastic_harness.future import Future, Steps, gather, run, settled
+from elastic_harness.network.link_model import Layers, LinkCounters, LinkPolicy, Pair
+from elastic_harness.network.switch_wire import counters_from_fields
+from pytest_elastic.loop import Loop
+
+__all__ = [
+    "MachineClock",
+    "MachineLimits",
+    "MachineLogs",
+    "MachineNetwork",
+    "MachineSockets",
+    "sign_in",
+]
+
+
+class _Cluster(Protocol):
+    """What facets need of the cluster."""
+
+    loop: Loop
+    capabilities: Capabilities
+
+    @property
+    def machines(self) -> Sequence[Machine]:
+        """All machines, in their order."""
+
+    @property
+    def called_at(self) -> Sequence[str]:
+        """The addresses of ours at which agents have called."""
+
+    @property
+    def places(self) -> Mapping[str, ClusterNode]:
+        """The nodes that run now."""
+
+    def running(self, name: str) -> ClusterNode:
+        """Return what runs under a name; raises UsageError if nothing does."""
+
+    def begin_node(self, request: Mapping[str, Any]) -> Future[ClusterNode]:
+        """Start a node, or the gateway."""
+
+    def processes(self, node: str) -> Future[tuple[ProcessInfo, ...]]:
+        """List the processes of a node."""
+
+    def state(self, process: ProcessRef) -> Future[str]:
+        """Return the letter of a process's state, "" once it has ended."""
+
+    def ask(self, op: str, fields: Mapping[str, Any], fds: Sequence[int] = ()) -> Future[Answer]:
+        """Ask the cluster server of a node's machine for something."""
+
+    def machine_of(self, name: str) -> Machine:
+        """Return the machine of a running node; raises UsageError if there is none."""
+
+    def machines_of(self, pairs: Sequence[Pair]) -> Mapping[Machine, Sequence[Pair]]:
+        """Return on whose switches links begin."""
+
+    def ask_process(
+        self, op: str, process: ProcessRef, fields: Mapping[str, Any]
+    ) -> Future[Answer | None]:
+        """Ask the agent of a process's machine; None for a process of no machine."""
+
+    def copies_to(self, path: str) -> None:
+        """Let agents write pieces of a file at `path`."""
+
+
+class MachineNetwork:
+    """`Network`, as the switches of all machines are it together.
+
+    A link is that of the switch where it begins. `spread_s` is how long it took at most, since the
+    last reset, from an order to the last switch that had carried it out.
+    """
+
+    def __init__(self, cluster: _Cluster) -> None:
+        self.spread_s = 0.0
+        self._cluster = cluster
+        self._captures: dict[str, Sequence[Machine]] = {}
+
+    def set_policy(
+        self,
+        pairs: Sequence[Pair],
+        policy: LinkPolicy,
+        *,
+        traffic: str | None = None,
+        layers: Layers = (),
+    ) -> Future[None]:
+        order = policy_order(pairs, policy, traffic, layers)
+        return run(self._cluster.loop, self._order(order, self._cluster.machines_of(pairs)))
+
+    def _order(
+        self, order: Mapping[str, Any], machines: Mapping[Machine, Sequence[Pair]]
+    ) -> Steps[None]:
+        asked_at = self._cluster.loop.now()
+        yield from gather(
+            machine.ask_switch("set_policy", {**order, "pairs": pairs})
+            for machine, pairs in machines.items()
+        )
+        if len(machines) > 1:
+            self.spread_s = max(self.spread_s, self._cluster.loop.now() - asked_at)
+
+    def learn_traffic(self, endpoints: Mapping[str, Sequence[tuple[str, int]]]) -> Future[None]:
+        order = {"ends": ends_by_index(endpoints, self._cluster.places)}
+        machines = self._cluster.machines
+        learnt = gather(each.ask_switch("learn_traffic", order) for each in machines)
+        return learnt.then(lambda _: None)
+
+    def counters(self) -> Future[NetworkCounters]:
+        return run(self._cluster.loop, self._read_counters())
+
+    def _read_counters(self) -> Steps[NetworkCounters]:
+        machines = self._cluster.machines
+        answers = yield from gather(machine.call("counters", {}) for machine in machines)
+        links: dict[Pair, LinkCounters] = {}
+        own: dict[str, int] = {}
+        for machine, answer in zip(machines, answers, strict=True):
+            found = counters_from_fields(answer.fields["links"])
+            for pair in self._cluster.machines_of(tuple(found)).get(machine, ()):
+                links[pair] = found[pair]
+            own = add_up(own, answer.fields["own"])
+        return NetworkCounters(links=links, own_drops=own, spread_s=self.spread_s)
+
+    def capture(self, id: str, pairs: Sequence[Pair], path: str) -> Future[Sequence[str]]:
+        return run(self._cluster.loop, self._capture(id, pairs, path))
+
+    def _capture(self, id: str, pairs: Sequence[Pair], path: str) -> Steps[Sequence[str]]:
+        beginning, ending = os.path.splitext(path)
+        files = {
+            machine: (f"{beginning}.{machine.number}{ending}", pairs)
+            for machine, pairs in self._cluster.machines_of(pairs).items()
+        }
+        self._captures[id] = tuple(files)
+        with sign_in(os.path.dirname(path)) as sign:
+            orders = []
+            for machine, (file, links) in files.items():
+                self._cluster.copies_to(file)
+                order = {"name": id, "pairs": list(links), "path": file, "sign": sign}
+                orders.append(machine.call("capture", order))
+            yield from gather(orders)
+        return [file for file, _ in files.values()]
+
+    def captured(self, id: str) -> Future[int]:
+        return self._count_captured("captured", id)
+
+    def end_capture(self, id: str) -> Future[int]:
+        return self._count_captured("end_capture", id)
+
+    def _count_captured(self, op: str, id: str) -> Future[int]:
+        answers = gather(each.call(op, {"name": id}) for each in self._captures.get(id, ()))
+        return answers.then(lambda found: sum(int(each.fields["packets"]) for each in found))
+
+
+class MachineSockets:
+    """`Sockets` of this machine, which nodes reach as their agents reach it (`gateway`)."""
+
+    def __init__(self, cluster: _Cluster) -> None:
+        self._cluster = cluster
+
+    @property
+    def gateway_address(self) -> str:
+        found = self._cluster.called_at
+        if len(found) != 1:
+            raise ClusterError(
+                f"machines reach pytest at different addresses: {', '.join(found)}",
+                hint="--elastic-call-back=HOST says which one all of them can reach.",
+            )
+        return found[0]
+
+    def open(self, node: str, *, datagram: bool = False) -> Future[socket.socket]:
+        if node != GATEWAY:
+            return settled(ClusterError("sockets live in the network of nodes on one machine only"))
+        family = socket.AF_INET6 if ":" in self.gateway_address else socket.AF_INET
+        kind = socket.SOCK_DGRAM if datagram else socket.SOCK_STREAM
+        return settled(socket.socket(family, kind))
+
+    def listeners(self, node: str, port: int) -> Future[tuple[ProcessRef, ...]]:
+        machine = self._cluster.machine_of(node)
+
+        def read(answer: Answer) -> tuple[ProcessRef, ...]:
+            return tuple(
+                ProcessRef(**{**each, "pid": machine.pid_here(each["pid"])})
+                for each in answer.fields["listeners"]
+            )
+
+        return machine.call("listeners", {"node": node, "port": port}).then(read)
+
+
+class MachineClock:
+    """`Clock`: each machine has the file of its own nodes."""
+
+    def __init__(self, cluster: _Cluster) -> None:
+        self._cluster = cluster
+
+    def set_offset(self, node: str, file: str, offset_s: float) -> Future[None]:
+        order = {"node": node, "file": file, "offset_s": offset_s}
+        return self._cluster.machine_of(node).call("set_clock", order).then(lambda _: None)
+
+    def time_of_day(self, node: str) -> Future[float]:
+        return (
+            self._cluster.machine_of(node)
+            .call("time_of_day", {"node": node})
+            .then(lambda answer: float(answer.fields["time"]))
+        )
+
+
+class MachineLimits(NodeLimits):
+    """`Limits`, as the agents' own clusters have them."""
+
+    def __init__(self, cluster: _Cluster) -> None:
+        super().__init__(cluster)
+        self._cluster = cluster
+
+    def limit_files(
+        self, process: ProcessRef, *, free: int, at_most: int | None = None
+    ) -> Future[FileLimit | None]:
+        fields = {"arguments": {"free": free, "at_most": at_most}}
+
+        def read(answer: Answer | None) -> FileLimit | None:
+            result = None if answer is None else answer.fields["result"]
+            return None if result is None else FileLimit(**result)
+
+        return self._cluster.ask_process("limit_files", process, fields).then(read)
+
+    def restore_files(self, process: ProcessRef, *, at_most: int | None = None) -> Future[None]:
+        fields = {"arguments": {"at_most": at_most}}
+        return self._cluster.ask_process("restore_files", process, fields).then(lambda _: None)
+
+
+class MachineLogs(LocalLogs):
+    """`Logs`, as far as they were copied."""
+
+    def is_complete(self, path: str, size: int) -> bool:
+        """Return False: processes on another machine may still write to it."""
+        return False
+
+
+@contextlib.contextmanager
+def sign_in(folder: str) -> Iterator[str]:
+    """Put a file into a folder, by which a machine sees whether that is the same there."""
+    path = os.path.join(folder, f".elastic-{secrets.token_hex(8)}")
+    with open(path, "x", encoding="ascii"):
+        pass
+    try:
+        yield path
+    finally:
+        os.unlink(path)
