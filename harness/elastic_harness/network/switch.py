@@ -46,7 +46,7 @@ from elastic_harness.network.traffic import TrafficTable
 from elastic_harness.network.trunk import Trunk
 from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import JsonObject
-from pytest_elastic.loop import Loop
+from pytest_elastic.loop import Loop, Timer
 
 __all__ = ["Switch", "SwitchRole"]
 
@@ -65,7 +65,7 @@ _MAX_HELD_PACKETS = 8192
 # And so much may be on its way on slow links, all together.
 _MAX_PACKETS_ON_WAY = 65536
 # Orders that are carried out when nothing that was sent before is on its way in a trunk any more.
-_FLUSHES_TRUNKS = frozenset({"darken", "detach", "set_policy"})
+_FLUSHES_TRUNKS = frozenset({"darken", "detach"})
 # What writing to a device says whose node has ended.
 _NODE_IS_GONE = frozenset({errno.EBADF, errno.EIO, errno.EBADFD})
 
@@ -89,6 +89,7 @@ class Switch:
         self._came = 0
         self._alarm = Alarm(loop, lambda: self._deliver_due(loop.now()))
         self._held: dict[Pair, list[Packet]] = {}
+        self._waiting: list[tuple[Timer, Reply]] = []  # policies that come into force later
         self._held_packets = 0
         self._control = Conversation(
             loop, control, on_request=self._obey, on_closed=lambda _: loop.stop()
@@ -313,7 +314,8 @@ class Switch:
             case "darken":
                 self._darken(fields["name"])
             case "set_policy":
-                self._set_policy(fields)
+                self._set_policy_at(fields, reply)
+                return
             case "learn_traffic":
                 self._learn_traffic(fields)
             case "capture":
@@ -341,6 +343,26 @@ class Switch:
             reply.when_done(self._flush_trunks().then(lambda _: self._list_ports()))
         else:
             reply.done(self._list_ports().fields)
+
+    def _set_policy_at(self, fields: JsonObject, reply: Reply) -> None:
+        """Set a policy at the moment that is asked for, after those that came before.
+
+        Answered when what was sent before it has arrived; with the moment at which it came into
+        force.
+        """
+
+        def come_into_force() -> None:
+            self._waiting = [each for each in self._waiting if each[1] is not reply]
+            self._set_policy(fields)
+            answer = Answer(fields={"at": self._loop.now()})
+            reply.when_done(self._flush_trunks().then(lambda _: answer))
+
+        now = self._loop.now()
+        at = max(fields.get("at", now), *(timer.when for timer, _ in self._waiting), now)
+        if at > now:
+            self._waiting.append((self._loop.call_at(at, come_into_force), reply))
+        else:
+            come_into_force()
 
     def _list_ports(self) -> Answer:
         return Answer(fields={"ports": sorted(port.name for port in self._ports.values())})
@@ -450,6 +472,10 @@ class Switch:
         for port in list(self._ports.values()):
             self._detach(port)
         self._captures.end_all()
+        for timer, reply in self._waiting:
+            timer.cancel()
+            reply.failed("the switch was reset before that came into force")
+        self._waiting.clear()
         self._links.clear()
         self._on_way.clear()
         self._held.clear()

@@ -184,6 +184,32 @@ def test_an_answer_to_an_earlier_question_does_not_count(joined: Joined) -> None
     assert (done.is_done, joined.arrived()) == (True, 1)
 
 
+def test_a_policy_comes_into_force_at_the_moment_that_was_asked_for(joined: Joined) -> None:
+    """In the order in which they were given; a reset takes back what is still to come."""
+    near, whole = joined.sides[0], {**CUT, "policy": policy_to_fields(LinkPolicy())}
+    at = joined.clock.at + 1.0
+    cut = joined.begin("set_policy", {**CUT, "at": at})
+    joined.send()
+    joined.pass_on()
+    assert (joined.arrived(), cut.is_done) == (1, False)
+    healed = joined.begin("set_policy", whole)
+    joined.turn(after_s=0.9)
+    assert (cut.is_done, healed.is_done) == (False, False)
+    joined.turn(after_s=0.2)
+    joined.pass_on()
+    for done in (cut, healed):
+        assert done.result().fields["at"] >= at
+    joined.send()
+    joined.pass_on()
+    assert joined.arrived() == 1, "the heal came last, as it was ordered"
+    late = near.order("set_policy", {**CUT, "at": joined.clock.at + 1.0})
+    joined.turn()
+    near.order("reset", {"seed": ""})
+    joined.turn()
+    assert late.error is not None
+    assert "reset before that came into force" in late.error.message
+
+
 @ORDERS
 def test_an_order_does_not_wait_for_a_trunk_that_stalls(
     joined: Joined, op: str, fields: Mapping[str, object]
