@@ -33,6 +33,7 @@ from elastic_harness.cluster.process import PIDS_OF_A_MACHINE, ProcessRef
 from elastic_harness.future import Future, settled
 
 from tests.cluster_bench import Bench
+from tests.plugin.place import as_user
 
 __all__ = [
     "NEEDS_MACHINES",
@@ -176,20 +177,22 @@ class Network:
             machine.end()
         Path(self._hosts).unlink(missing_ok=True)
 
-    def placement(self) -> NamespacePlacement:
-        """Return a placement on all machines."""
-        return NamespacePlacement(self)
+    def placement(self, *, user: int = 0) -> NamespacePlacement:
+        """Return a placement on all machines, of the agents of a user."""
+        return NamespacePlacement(self, user)
 
 
 class NamespacePlacement(CommandPlacement):
     """Starts agents by nsenter; pytest listens where the bridge is."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, user: int = 0) -> None:
         self._network = network
+        enter = ["nsenter", "--target=$machine", "-m", "-u", "-n", "-p", "-T", "--wd=/", "--"]
+        be_user = as_user(user, []) if user else []
         super().__init__(
             "command",
             [str(machine.pid) for machine in network.machines],
-            ["nsenter", "--target=$machine", "-m", "-u", "-n", "-p", "-T", "--", "$agent"],
+            [*enter, *be_user, "$agent"],
             call_back=CallBack(host=HUB),
             keeps_agents=True,
         )
@@ -221,9 +224,17 @@ class MachinesBench(Bench):
     """A cluster on machines; `nodes` are "namespace" or "process"."""
 
     def __init__(
-        self, network: Network, folder: Path, *, lease_s: float = LEASE_S, nodes: str = "namespace"
+        self,
+        network: Network,
+        folder: Path,
+        *,
+        lease_s: float = LEASE_S,
+        nodes: str = "namespace",
+        user: int = 0,
+        copy: str = "",
     ) -> None:
         self.network_of_machines = network
+        self._user, self._copy = user, copy
         self._lease_s = lease_s
         super().__init__(nodes, folder, preload=())
 
@@ -232,9 +243,9 @@ class MachinesBench(Bench):
         return NodeSockets(self)
 
     def make(self, kind: str, *, preload: Sequence[str], as_user: bool) -> LiveCluster:
-        placement = self.network_of_machines.placement()
+        placement = self.network_of_machines.placement(user=self._user)
         overlay = "auto" if kind == "namespace" else "off"
-        choice = choose_machines(placement, preload=preload, overlay=overlay)
+        choice = choose_machines(placement, preload=preload, overlay=overlay, copy=self._copy)
         assert choice.capabilities.has("network") == (kind == "namespace"), choice.reason
         return MachinesCluster(
             self.loop,
@@ -243,6 +254,7 @@ class MachinesBench(Bench):
             capabilities=choice.capabilities,
             preload=preload,
             lease_s=self._lease_s,
+            copy=choice.copy,
         )
 
     def proc(self, pid: int) -> Path:

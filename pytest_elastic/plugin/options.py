@@ -123,6 +123,13 @@ _OPTIONS = (
         "every machine can make such nodes; off: they are plain processes in the machines' network",
     ),
     _Option(
+        name="copy",
+        default="",
+        metavar="DIR",
+        help="a folder, such as that of the job's program, that is copied to the machines which do "
+        "not have it, under the same path, and removed there at the end",
+    ),
+    _Option(
         name="cluster-scope",
         default="session",
         metavar="SCOPE",
@@ -225,6 +232,7 @@ _GROUPS = {
         "ray",
         "ray-machines",
         "overlay",
+        "copy",
     ),
     "chance, and runs again": ("seed", "shrink", "replay"),
     "what runs leave": ("artifacts", "keep", "keep-runs", "keep-size"),
@@ -250,6 +258,7 @@ class ElasticOptions:
     ray: str
     ray_machines: int
     overlay: str
+    copy: str
     cluster_scope: str
     preload: tuple[str, ...]
     seed: int
@@ -319,24 +328,31 @@ def _merge(config: pytest.Config) -> ElasticOptions:
                 f"{option.ini} = {values[option.name]}: expected one of {', '.join(option.choices)}"
             )
     called_in = str(config.invocation_params.dir)
-    # As pytest's own options: a path on the command line is seen from where pytest was called,
-    # one in an ini file from the root.
-    folder = called_in if "artifacts" in given else str(config.rootpath)
-    artifacts = os.path.join(folder, values["artifacts"])
+
+    def path_of(name: str) -> str:
+        """Return a path as pytest's own options take it.
+
+        One on the command line is seen from where pytest was called, one in an ini file from the
+        root.
+        """
+        folder = called_in if name in given else str(config.rootpath)
+        return os.path.normpath(os.path.join(folder, values[name]))
+
+    artifacts = path_of("artifacts")
     if values["artifacts"] != _ARTIFACTS:
         _check_artifacts(artifacts)
     return ElasticOptions(
         nodes=_check_nodes(values["nodes"]),
         nproc=_number("nproc", values["nproc"], at_least=1),
         launcher=_check_launcher(config, values["launcher"]),
-        cluster=_check_cluster(config, values["cluster"], values["hosts"], given.get("ray", "")),
-        hosts=values["hosts"]
-        and os.path.join(called_in if "hosts" in given else str(config.rootpath), values["hosts"]),
+        cluster=_check_cluster(config, values, given.get("ray", "")),
+        hosts=values["hosts"] and path_of("hosts"),
         call_back=values["call-back"],
         ssh=values["ssh"],
         ray=values["ray"],
         ray_machines=_number("ray-machines", values["ray-machines"], at_least=0),
         overlay=values["overlay"],
+        copy=values["copy"] and path_of("copy"),
         cluster_scope=values["cluster-scope"],
         preload=tuple(filter(None, values["preload"].split(","))),
         seed=_seed(config, values["seed"]),
@@ -381,20 +397,22 @@ def known_clusters(hook: pluggy.HookRelay) -> ClusterRegistry:
     return registry
 
 
-def _check_cluster(config: pytest.Config, kind: str, hosts: str, ray: str) -> str:
+def _check_cluster(config: pytest.Config, values: Mapping[str, str], ray: str) -> str:
     from pytest_elastic.errors import UsageError
 
+    kind = values["cluster"]
     is_here = kind in ("auto", "namespace", "process")
     if not is_here:  # spares the import where nobody asked for another
         try:
             known_clusters(config.hook).find(kind)
         except UsageError as error:
             raise pytest.UsageError(f"--elastic-cluster={kind}: {error}") from error
-    if hosts and is_here:
-        raise pytest.UsageError(
-            f"--elastic-hosts={hosts}: the nodes of --elastic-cluster={kind} are on this machine; "
-            "expected --elastic-cluster=ssh or 'command: ...' with it"
-        )
+    for option in ("copy", "hosts"):
+        if values[option] and is_here:
+            raise pytest.UsageError(
+                f"--elastic-{option}={values[option]}: the nodes of --elastic-cluster={kind} are "
+                "on this machine; expected --elastic-cluster=ssh or 'command: ...' with it"
+            )
     if ray and (is_here or kind == "ssh"):
         raise pytest.UsageError(
             f"--elastic-ray={ray}: nodes are not on the machines of a Ray cluster with "

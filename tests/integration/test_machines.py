@@ -15,15 +15,22 @@ from elastic_harness.cluster import process_table
 from elastic_harness.cluster.cluster import ClusterError, ServerLost, having
 from elastic_harness.cluster.facets import Connection
 from elastic_harness.cluster.machines.choose import choose_machines
+from elastic_harness.cluster.machines.folder_copies import pack_folder
 from elastic_harness.cluster.node.faketime import faketime_environ, find_libfaketime
 from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.future import wait_for
+from elastic_harness.network.link_model import DropReason, LinkPolicy
 
+from pytest_elastic.errors import UsageError
 from tests.cluster_bench import LIMIT_S
 from tests.integration.test_links import read_pcapng
 from tests.machines import NEEDS_MACHINES, NETWORK, MachinesBench, Network
+from tests.plugin.test_ordinary_user import NOBODY, kind_for
 
 pytestmark = NEEDS_MACHINES
+
+# Most systems have this device open to all users; some have not.
+TUN_FOR_ALL = "mount -t tmpfs none /dev/net; chmod 755 /dev/net; mknod -m 666 /dev/net/tun c 10 200"
 
 # Says what time it is there, after it was asked to, as a probe would.
 REPORTER = """
@@ -287,6 +294,86 @@ def test_nodes_of_machines_are_looked_at_as_those_here_are(tmp_path: Path) -> No
     assert -3600.0 <= float(bench.printed()) - right < -3600.0 + LIMIT_S
     bench.close()
     assert network.machines[0].run("ls", str(tmp_path)).split() == ["output"]
+    network.end()
+
+
+def test_a_folder_is_copied_to_machines_that_lack_it(tmp_path: Path) -> None:
+    """Not its repository, and nothing over what is there; what was copied is removed at the end."""
+    program = tmp_path / "program"
+    (program / "package").mkdir(parents=True)
+    (program / "package" / "part.py").write_text("import os; print(os.readlink('link'))")
+    (program / "main.py").write_text("import package.part")
+    (program / "link").symlink_to("main.py")
+    (program / ".git").mkdir()
+    (program / ".git" / "large").write_bytes(os.urandom(1000))
+    lacks = f"mount -t tmpfs none {tmp_path.parent}; mkdir {tmp_path}"
+    network = Network(2, prepare=f"case $(hostname) in m2) {lacks};; esac")
+    bench = MachinesBench(network, tmp_path, copy=str(program))
+    bench.start("n1", "n2")
+    for node in ("n1", "n2"):
+        process = bench.run(node, sys.executable, "main.py", cwd=str(program))
+        assert bench.finish(process) == 0, bench.printed()
+    there = network.machines[1].run("ls", "-A", str(program)).split()
+    assert set(there) - {"__pycache__"} == {"link", "main.py", "package"}
+    bench.close()
+    assert network.machines[1].run("ls", str(tmp_path)).split() == ["output"]
+    assert (program / "main.py").exists()
+    network.machines[1].run("mkdir", str(program))
+    with pytest.raises(ClusterError, match=rf"cannot copy {program} to m2: there is another one"):
+        MachinesBench(network, tmp_path, copy=str(program))
+    network.wait_until_clean()
+    network.end()
+
+
+def test_a_folder_that_cannot_be_copied_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """None, and one that is too large."""
+    with pytest.raises(UsageError, match="there is no such folder"):
+        pack_folder(str(tmp_path / "none"))
+    with (tmp_path / "data").open("wb") as data:
+        data.truncate(1 << 29)
+    with pytest.raises(UsageError, match="it has 512 MiB, and 256 MiB are copied at most"):
+        pack_folder(str(tmp_path))
+
+
+def test_a_machine_whose_disk_is_full_is_named(tmp_path: Path) -> None:
+    """What cannot be begun there says why; what runs there goes on, and all of it is removed."""
+    full = f"mount -t tmpfs -o nr_inodes=3 none {tmp_path.parent}; mkdir {tmp_path}"
+    network = Network(2, prepare=f"case $(hostname) in m2) {full};; esac")
+    bench = MachinesBench(network, tmp_path)
+    bench.start("n1", "n2")
+    sleeps = bench.run("n2", "sleep", "600")
+    with pytest.raises(ClusterError, match=r"machine \d+: cannot .*No space left on device"):
+        bench.run("n2", "true", logs=f"{tmp_path}/logs")
+    assert bench.finish(bench.run("n1", "true", logs=f"{tmp_path}/logs")) == 0
+    assert sleeps.exit_code is None
+    bench.close()
+    network.wait_until_clean()
+    assert network.machines[1].run("ls", str(tmp_path)).split() == ["output"]
+    network.end()
+
+
+def test_agents_of_an_ordinary_user_have_networks_too() -> None:
+    """In user namespaces of theirs, where a user may open the device for networks."""
+    kind_for(NOBODY)
+    network = Network(2, prepare=TUN_FOR_ALL)
+    with tempfile.TemporaryDirectory(prefix="elastic-machines-", dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        bench = MachinesBench(network, folder, user=NOBODY)
+        bench.start("n1", "n2")
+        assert bench.output(bench.run("n1", "id", "-u")) == f"{NOBODY}\n"
+        ours, theirs = bench.connection("n1", "n2")
+        with ours, theirs:
+            ours.send(b"there")
+            assert theirs.recv(10) == b"there"
+            bench.set_policy([("n1", "n2")], LinkPolicy(up=False))
+            ours.send(b"not there")
+            bench.until(
+                lambda: bench.counters().links["n1", "n2"].dropped.keys() == {DropReason.DOWN},
+                "a packet to be dropped",
+            )
+        bench.close()
+    network.wait_until_clean()
     network.end()
 
 

@@ -57,6 +57,7 @@ REFUSED: Sequence[tuple[list[str], str]] = [
     (["--elastic-patience=0"], "--elastic-patience=0: expected a number from 1"),
     (["--elastic-seed=x"], "--elastic-seed=x: expected a whole number of at least 0"),
     (["--elastic-cluster=cloud"], "--elastic-cluster=cloud: expected auto, namespace, process"),
+    (["--elastic-copy=."], "the nodes of --elastic-cluster=auto are on this machine"),
     (["--elastic-hosts=hosts"], "the nodes of --elastic-cluster=auto are on this machine"),
     (["--elastic-ray=auto"], "--elastic-ray=auto: nodes are not on the machines of a Ray cluster"),
     (["--elastic-ray-machines=x"], "--elastic-ray-machines=x: expected a whole number"),

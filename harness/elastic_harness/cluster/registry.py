@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 
 from elastic_harness.cluster.choose import ClusterChoice, choose_cluster
 from elastic_harness.cluster.machines.choose import COMMAND, choose_machines, placement_of
-from elastic_harness.cluster.machines.placement import CallBack
+from elastic_harness.cluster.machines.placement import CallBack, Placement
 from elastic_harness.cluster.machines.ray_placement import RayPlacement
 from elastic_harness.registry import Registry
 from pytest_elastic.errors import UsageError
@@ -43,6 +43,10 @@ class ClusterOptions(Protocol):
     @property
     def overlay(self) -> str:
         """Whether nodes on machines have networks of their own: "auto" (where they can), "off"."""
+
+    @property
+    def copy(self) -> str:
+        """A folder that is copied to machines which do not have it, or ""."""
 
     @property
     def preload(self) -> tuple[str, ...]:
@@ -102,11 +106,17 @@ def _on_machines(name: str, options: ClusterOptions) -> ClusterChoice:
     placement = placement_of(
         name, hosts=options.hosts, call_back=options.call_back, ssh=options.ssh
     )
-    return choose_machines(placement, preload=options.preload, overlay=options.overlay)
+    return _on_placement(placement, options)
+
+
+def _on_placement(placement: Placement, options: ClusterOptions) -> ClusterChoice:
+    return choose_machines(
+        placement, preload=options.preload, overlay=options.overlay, copy=options.copy
+    )
 
 
 def _by_ray(options: ClusterOptions) -> ClusterChoice:
     placement = RayPlacement(
         options.ray, count=options.ray_machines, call_back=CallBack.parse(options.call_back)
     )
-    return choose_machines(placement, preload=options.preload, overlay=options.overlay)
+    return _on_placement(placement, options)

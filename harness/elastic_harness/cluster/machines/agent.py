@@ -35,6 +35,7 @@ from elastic_harness.cluster.cluster import (
     having,
 )
 from elastic_harness.cluster.machines.facts import facts_of_this_machine
+from elastic_harness.cluster.machines.folder_copies import unpack_folder
 from elastic_harness.cluster.machines.link import Dialler
 from elastic_harness.cluster.machines.log_copies import LogCopies
 from elastic_harness.cluster.machines.reports import ENCODING, ReportsRelay
@@ -95,6 +96,7 @@ class NodeAgent:
         self._loop = Loop()
         self._made: list[str] = []
         self._made_for_nodes: set[str] = set()
+        self._copy = bytearray()  # what has come of an archive
         self._trunks: TrunkEnds | None = None
         self._events: deque[tuple[str, JsonObject]] = deque()
         self._teller: Future[None] = settled(None)
@@ -172,6 +174,15 @@ class NodeAgent:
         match op:
             case "start":
                 return (yield from self._start())
+            case "copy_begins":
+                return self._begin_copy(fields["folder"], fields["sign"])
+            case "copy_piece":
+                self._copy += fields["data"].encode(ENCODING)
+                return Answer()
+            case "copy_ends":
+                unpack_folder(bytes(self._copy), fields["folder"])
+                self._copy.clear()
+                return Answer()
             case "join":
                 return (yield from self._join(fields["peers"]))
             case "add_trunks":
@@ -263,6 +274,17 @@ class NodeAgent:
             port = self._trunks.port
         return Answer(fields={"address": address, "port": port})
 
+    def _begin_copy(self, folder: str, sign: str) -> Answer:
+        """Make room for a folder of pytest's, unless this machine shares it."""
+        if os.path.exists(sign):
+            return Answer(fields={"is_wanted": False})
+        if os.path.lexists(folder):
+            raise ClusterError(
+                f"cannot copy {folder} to {socket.gethostname()}: there is another one"
+            )
+        self._make_folder(folder)
+        return Answer(fields={"is_wanted": True})
+
     def _join(self, peers: Sequence[tuple[int, str, int]]) -> Steps[Answer]:
         assert self._trunks is not None, "only networks are joined"
         yield from gather(run(self._loop, self._trunks.dial(*peer)) for peer in peers)
@@ -322,7 +344,7 @@ class NodeAgent:
         if not os.path.isdir(spec.cwd) or spec.cwd in self._made_for_nodes:
             raise ClusterError(
                 f"there is no folder {spec.cwd} on {socket.gethostname()}: what a job needs is "
-                f"expected on every machine under the same path"
+                "expected on every machine under the same path; --elastic-copy=DIR brings it there"
             )
         outputs = [path for path in (spec.stdout, spec.stderr) if path is not None]
         for folder in (*map(os.path.dirname, outputs), spec.logs, *fields["folders"]):

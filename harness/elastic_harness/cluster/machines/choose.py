@@ -22,6 +22,7 @@ from elastic_harness.cluster.machines.facts import (
     MachineFacts,
     facts_of_this_machine,
 )
+from elastic_harness.cluster.machines.folder_copies import pack_folder
 from elastic_harness.cluster.machines.placement import (
     CallBack,
     CommandPlacement,
@@ -48,6 +49,7 @@ class MachinesChoice:
     placement: Placement
     capabilities: Capabilities
     reason: str
+    copy: tuple[str, bytes] | None = None
 
     @property
     def kind(self) -> str:
@@ -68,6 +70,7 @@ class MachinesChoice:
             on_event=on_event,
             capabilities=self.capabilities,
             preload=preload,
+            copy=self.copy,
         )
 
 
@@ -105,12 +108,14 @@ def compare_machines(
 
 
 def choose_machines(
-    placement: Placement, *, preload: Sequence[str], overlay: str = "auto"
+    placement: Placement, *, preload: Sequence[str], overlay: str = "auto", copy: str = ""
 ) -> MachinesChoice:
     """Ask all machines what they are; raises UsageError unless all of them will do.
 
-    With `overlay` "off", nodes are plain processes even where they could have networks.
+    With `overlay` "off", nodes are plain processes even where they could have networks. `copy` is a
+    folder that is brought to machines which do not have it.
     """
+    archive = (copy, pack_folder(copy)) if copy else None
     compared = compare_machines(placement, preload=preload)
     problems = [f"  {name}: {each}" for name, _, found in compared for each in found]
     if problems:
@@ -127,7 +132,9 @@ def choose_machines(
     reason = f"nodes with networks of their own on {machines}"
     if not network.available:
         reason = f"plain processes on {machines}, because {network.reason}"
-    return MachinesChoice(placement=placement, capabilities=capabilities, reason=reason)
+    return MachinesChoice(
+        placement=placement, capabilities=capabilities, reason=reason, copy=archive
+    )
 
 
 def _without_overlay(capabilities: Capabilities) -> Capabilities:

@@ -42,6 +42,7 @@ from elastic_harness.cluster.machines.facets import (
     MachineSockets,
     sign_in,
 )
+from elastic_harness.cluster.machines.folder_copies import PIECE_BYTES
 from elastic_harness.cluster.machines.link import Switchboard
 from elastic_harness.cluster.machines.log_copies import write_copy
 from elastic_harness.cluster.machines.machine import LEASE_S, Machine
@@ -72,7 +73,10 @@ _CLOSE_LIMIT_S: Final = 20.0
 
 
 class MachinesCluster:
-    """The operations of `Cluster`, carried out by agents that a placement has put on machines."""
+    """The operations of `Cluster`, carried out by agents that a placement has put on machines.
+
+    `copy` is a folder that machines are to have, and an archive of it.
+    """
 
     scratch = ""
 
@@ -85,6 +89,7 @@ class MachinesCluster:
         capabilities: Capabilities,
         preload: Sequence[str] = ("torch",),
         lease_s: float = LEASE_S,
+        copy: tuple[str, bytes] | None = None,
     ) -> None:
         self.kind = placement.kind
         self.capabilities = capabilities
@@ -100,6 +105,7 @@ class MachinesCluster:
         self._on_event = on_event
         self._preload = list(preload)
         self._lease_s = lease_s
+        self._copy = copy
         has_our_clock = capabilities.has("common_clock")
         self._machines = [
             Machine(loop, number, name, has_our_clock=has_our_clock)
@@ -221,6 +227,18 @@ class MachinesCluster:
         yield from within(called, _PLACE_LIMIT_S, what)
         facts = yield from machine.call("start", {}, timeout_s=_START_LIMIT_S)
         machine.address, machine.trunk_port = facts.fields["address"], facts.fields["port"]
+        if self._copy is not None:
+            yield from self._copy_to(machine, *self._copy)
+
+    def _copy_to(self, machine: Machine, folder: str, archive: bytes) -> Steps[None]:
+        with sign_in(folder) as sign:
+            answer = yield from machine.call("copy_begins", {"folder": folder, "sign": sign})
+        if not answer.fields["is_wanted"]:
+            return
+        for start in range(0, len(archive), PIECE_BYTES):
+            piece = archive[start : start + PIECE_BYTES].decode(ENCODING)
+            yield from machine.call("copy_piece", {"data": piece})
+        yield from machine.call("copy_ends", {"folder": folder})
 
     def close(self) -> Future[None]:
         if self._switchboard is None:
