@@ -79,6 +79,11 @@ _MENDED = {
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True, endpoints=3),
         "runs",
     ),
+    "who has no vote promises itself nothing, so that it can follow the one that voters elect": (
+        4051447,
+        Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
+        "runs",
+    ),
     "the last voter of a job leads no longer than it has not elected another": (
         3120841,
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),

@@ -177,7 +177,8 @@ class Candidate:
         voter, own = self._voter, self._voter.incarnation
         term = Term(max(self._counter, voter.term.counter) + 1, own)
         if not is_pre_vote:
-            voter.vote(term, now)
+            if self._needs_own_vote:
+                voter.vote(term, now)
             self._counter = term.counter  # which a host that gives way would forget
             self._tries += 1
         self._request = m.VoteRequest(
@@ -299,6 +300,16 @@ class Candidate:
             voters |= dict.fromkeys(pending.configuration.voters)
         return voters
 
+    @property
+    def _needs_own_vote(self) -> bool:
+        """Whether this node is a voter.
+
+        Another may lead as well, but promises itself nothing before it is elected: it could not
+        follow the one whom the voters elect meanwhile, which would have to stand again.
+        """
+        own = {self._voter.incarnation, self._voter.seat}
+        return not own.isdisjoint(self._voters())
+
     def _count(self, now: float) -> None:
         """See whether enough have agreed, or whether enough never will."""
         assert self._base is not None, "a candidate knows a decided record"
@@ -345,6 +356,8 @@ class Candidate:
         if newest is not None and newest.identity == base.identity and newest.rank > base.rank:
             base = newest
         record = pending or base
+        if not self._needs_own_vote:
+            self._voter.vote(self._request.term, now)
         is_started = newest is not None and newest.round == record.round
         self._voter.contact_at = now  # from here on it may lead, if it is elected again
         self.elected = Recovered(
