@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.cluster import (
     CAPABILITIES,
     Capabilities,
@@ -150,11 +151,13 @@ def _without_overlay(capabilities: Capabilities) -> Capabilities:
 
 
 def _with_gateway(capabilities: Capabilities, placement: Placement) -> Capabilities:
-    """Tell whether nodes can connect to pytest: not from networks of their own."""
+    """Tell whether nodes can connect to pytest."""
     available, reason = True, "machines connect to pytest, and so can nodes"
     if capabilities.has("network"):
-        available = False
-        reason = "nodes reach each other only; with --elastic-overlay=off, pytest too"
+        here = choose_cluster().capabilities["network"]
+        available, reason = here.available, "this machine joins the network of nodes"
+        if not available:
+            reason = f"this machine cannot join the network of nodes: {here.reason}"
     elif not placement.call_back.is_here:
         host = placement.call_back.host
         available, reason = False, f"--elastic-call-back: {host} is no address of this machine"

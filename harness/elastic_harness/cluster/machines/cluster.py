@@ -23,6 +23,7 @@ from elastic_harness.cluster.client_facets import (
     NodeNames,
 )
 from elastic_harness.cluster.cluster import (
+    GATEWAY,
     PRIVATE_TREES,
     Capabilities,
     ClusterError,
@@ -43,6 +44,7 @@ from elastic_harness.cluster.machines.facets import (
     sign_in,
 )
 from elastic_harness.cluster.machines.folder_copies import PIECE_BYTES
+from elastic_harness.cluster.machines.gateway import Gateway
 from elastic_harness.cluster.machines.link import Switchboard
 from elastic_harness.cluster.machines.log_copies import write_copy
 from elastic_harness.cluster.machines.machine import LEASE_S, Machine
@@ -113,6 +115,7 @@ class MachinesCluster:
         ]
         self.reporters = RemoteReporters(loop, lambda: self._machines)
         self._switchboard: Switchboard | None = None
+        self._gateway: Gateway | None = None
         self._nodes: dict[str, ClusterNode | None] = {}
         self._places: dict[str, Machine] = {}
         self._copied: set[str] = set()
@@ -125,8 +128,9 @@ class MachinesCluster:
 
     @property
     def places(self) -> Mapping[str, ClusterNode]:
-        """The nodes that run now: there is no gateway."""
-        return self.nodes
+        """The nodes that run now, and the gateway."""
+        place = None if self._gateway is None else self._gateway.place
+        return self.nodes if place is None else {**self.nodes, GATEWAY: place}
 
     @property
     def machines(self) -> Sequence[Machine]:
@@ -148,12 +152,14 @@ class MachinesCluster:
 
     @property
     def own_pids(self) -> frozenset[int]:
-        return self._placement.own_pids
+        here = frozenset() if self._gateway is None else self._gateway.own_pids
+        return self._placement.own_pids | here
 
     @property
     def own_fds(self) -> frozenset[int]:
         board = frozenset() if self._switchboard is None else self._switchboard.fds
-        return board | self._placement.own_fds
+        here = frozenset() if self._gateway is None else self._gateway.own_fds
+        return board | self._placement.own_fds | here
 
     # --- the agents -----------------------------------------------------------------------------
 
@@ -171,10 +177,19 @@ class MachinesCluster:
             lease_s=self._lease_s,
         )
         try:
-            yield from gather(
+            starts = [
                 run(self.loop, self._start_machine(board, machine, token))
                 for machine in self._machines
-            )
+            ]
+            if self.network is not None and self.capabilities.has("gateway"):
+                self._gateway = Gateway(
+                    self.loop,
+                    len(self._machines) + 1,
+                    Credentials.of_job(token.encode(), "machines"),
+                    on_event=self._on_own_event,
+                )
+                starts.append(self._gateway.start())
+            yield from gather(starts)
             yield from self._join_switches()
         except ElasticError:
             yield from self.close()
@@ -258,6 +273,9 @@ class MachinesCluster:
             with contextlib.suppress(ClusterError):
                 yield from end
         board.close()
+        if self._gateway is not None:
+            yield from self._gateway.close()
+            self._gateway = None
         self._switchboard = None
         yield from self._placement.close(self.loop)
         self._nodes.clear()
@@ -266,7 +284,10 @@ class MachinesCluster:
         return run(self.loop, self._reset(seed))
 
     def _reset(self, seed: str) -> Steps[None]:
-        yield from gather(each.call("reset", {"seed": seed}) for each in self._machines)
+        resets = [each.call("reset", {"seed": seed}).then(_nothing) for each in self._machines]
+        if self._gateway is not None:
+            resets.append(self._gateway.reset(seed))
+        yield from gather(resets)
         yield from self._join_switches()
         if self.network is not None:
             self.network.spread_s = 0.0
@@ -296,9 +317,10 @@ class MachinesCluster:
             facts = started.fields
             if isolated:
                 fields = {"name": spec.name, "index": spec.index, "machine": machine.number}
-                yield from gather(
-                    each.ask("add_remote_node", fields) for each in self._others(machine)
-                )
+                finds = [each.ask("add_remote_node", fields) for each in self._others(machine)]
+                if self._gateway is not None and self._gateway.is_joined:
+                    finds.append(self._gateway.add(spec.name, spec.index, machine))
+                yield from gather(finds)
         except ClusterError:
             self._nodes.pop(spec.name, None)
             raise
@@ -333,7 +355,30 @@ class MachinesCluster:
         others = self._others(machine) if self.network is not None else ()
         yield from machine.call("end_node", {"name": name, "how": how})
         if how != "crash":
-            yield from gather(each.ask_switch("detach", {"name": name}) for each in others)
+            ends = [each.ask_switch("detach", {"name": name}) for each in others]
+            if self._gateway is not None and self._gateway.is_joined:
+                ends.append(self._gateway.detach(name))
+            yield from gather(ends)
+
+    def open_gateway(self) -> Future[Gateway]:
+        """Return pytest's own place in the network of the nodes, which all of them can reach."""
+        gateway = self._gateway
+        if gateway is None:
+            return settled(ClusterError(self.capabilities["gateway"].reason))
+        nodes: dict[Machine, list[ClusterNode]] = {}
+        for name, node in self.nodes.items():
+            nodes.setdefault(self._places[name], []).append(node)
+        return gateway.open(self._machines, nodes).then(lambda _: gateway)
+
+    @property
+    def gateway(self) -> Gateway | None:
+        """Pytest's own place in the network of the nodes, where that can be had."""
+        return self._gateway
+
+    def _on_own_event(self, event: ClusterEvent) -> None:
+        """Take note that the switch of this machine was lost."""
+        if isinstance(event, ServerLost) and self._closing is None:
+            self._on_event(event)
 
     def _others(self, machine: Machine) -> Sequence[Machine]:
         return [each for each in self._machines if each is not machine]
@@ -358,11 +403,11 @@ class MachinesCluster:
         assert not fds, "descriptors do not travel to another machine"
         return self.machine_of(fields["name"]).ask(op, fields)
 
-    def machines_of(self, pairs: Sequence[Pair]) -> Mapping[Machine, Sequence[Pair]]:
+    def owners_of(self, pairs: Sequence[Pair]) -> Mapping[Machine | Gateway, Sequence[Pair]]:
         """Return whose switches links belong to: where they begin, which is known once it ran."""
-        found: dict[Machine, list[Pair]] = {}
+        found: dict[Machine | Gateway, list[Pair]] = {}
         for pair in pairs:
-            known = self._places.get(pair[0])
+            known = self._gateway if pair[0] == GATEWAY else self._places.get(pair[0])
             for machine in self._machines if known is None else (known,):
                 found.setdefault(machine, []).append(pair)
         return found
@@ -520,6 +565,10 @@ class MachinesCluster:
             )
         self.close()
         self._on_event(ServerLost(reason=why))
+
+
+def _nothing(_: Answer) -> None:
+    return None
 
 
 def _is_private(path: str) -> bool:

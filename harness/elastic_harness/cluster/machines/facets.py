@@ -12,8 +12,9 @@ from typing import Any, Final, Protocol
 
 from elastic_harness.cluster.client_facets import NodeLimits, add_up, ends_by_index, policy_order
 from elastic_harness.cluster.cluster import GATEWAY, Capabilities, ClusterError, ClusterNode
-from elastic_harness.cluster.facets import FileLimit, NetworkCounters
+from elastic_harness.cluster.facets import FileLimit, Network, NetworkCounters
 from elastic_harness.cluster.local_logs import LocalLogs
+from elastic_harness.cluster.machines.gateway import Gateway
 from elastic_harness.cluster.machines.machine import Machine
 from elastic_harness.cluster.process import ProcessInfo, ProcessRef
 from elastic_harness.conversation import Answer
@@ -48,6 +49,17 @@ class _Cluster(Protocol):
         """All machines, in their order."""
 
     @property
+    def network(self) -> Network | None:
+        """Its links."""
+
+    @property
+    def gateway(self) -> Gateway | None:
+        """Pytest's own place in the network of the nodes, where that can be had."""
+
+    def open_gateway(self) -> Future[Gateway]:
+        """Return it once nodes can reach it."""
+
+    @property
     def called_at(self) -> Sequence[str]:
         """The addresses of ours at which agents have called."""
 
@@ -73,7 +85,7 @@ class _Cluster(Protocol):
     def machine_of(self, name: str) -> Machine:
         """Return the machine of a running node; raises UsageError if there is none."""
 
-    def machines_of(self, pairs: Sequence[Pair]) -> Mapping[Machine, Sequence[Pair]]:
+    def owners_of(self, pairs: Sequence[Pair]) -> Mapping[Machine | Gateway, Sequence[Pair]]:
         """Return on whose switches links begin."""
 
     def ask_process(
@@ -96,7 +108,12 @@ class MachineNetwork:
     def __init__(self, cluster: _Cluster) -> None:
         self.spread_s = 0.0
         self._cluster = cluster
-        self._captures: dict[str, Sequence[Machine]] = {}
+        self._captures: dict[str, Sequence[Machine | Gateway]] = {}
+
+    @property
+    def _owners(self) -> Sequence[Machine | Gateway]:
+        gateway = self._cluster.gateway
+        return [*self._cluster.machines, *([gateway] if gateway is not None else [])]
 
     def set_policy(
         self,
@@ -107,10 +124,10 @@ class MachineNetwork:
         layers: Layers = (),
     ) -> Future[None]:
         order = policy_order(pairs, policy, traffic, layers)
-        return run(self._cluster.loop, self._order(order, self._cluster.machines_of(pairs)))
+        return run(self._cluster.loop, self._order(order, self._cluster.owners_of(pairs)))
 
     def _order(
-        self, order: Mapping[str, Any], machines: Mapping[Machine, Sequence[Pair]]
+        self, order: Mapping[str, Any], machines: Mapping[Machine | Gateway, Sequence[Pair]]
     ) -> Steps[None]:
         """Have all switches change at one moment, which is close ahead."""
         asked_at = self._cluster.loop.now()
@@ -139,8 +156,7 @@ class MachineNetwork:
 
     def learn_traffic(self, endpoints: Mapping[str, Sequence[tuple[str, int]]]) -> Future[None]:
         order = {"ends": ends_by_index(endpoints, self._cluster.places)}
-        machines = self._cluster.machines
-        learnt = gather(each.ask_switch("learn_traffic", order) for each in machines)
+        learnt = gather(each.ask_switch("learn_traffic", order) for each in self._owners)
         return learnt.then(lambda _: None)
 
     def counters(self) -> Future[NetworkCounters]:
@@ -153,9 +169,13 @@ class MachineNetwork:
         own: dict[str, int] = {}
         for machine, answer in zip(machines, answers, strict=True):
             found = counters_from_fields(answer.fields["links"])
-            for pair in self._cluster.machines_of(tuple(found)).get(machine, ()):
+            for pair in self._cluster.owners_of(tuple(found)).get(machine, ()):
                 links[pair] = found[pair]
             own = add_up(own, answer.fields["own"])
+        if self._cluster.gateway is not None and self._cluster.gateway.is_joined:
+            here = yield from self._cluster.gateway.network.counters()
+            links |= {pair: found for pair, found in here.links.items() if pair[0] == GATEWAY}
+            own = add_up(own, here.own_drops)
         return NetworkCounters(links=links, own_drops=own, spread_s=self.spread_s)
 
     def capture(self, id: str, pairs: Sequence[Pair], path: str) -> Future[Sequence[str]]:
@@ -164,28 +184,37 @@ class MachineNetwork:
     def _capture(self, id: str, pairs: Sequence[Pair], path: str) -> Steps[Sequence[str]]:
         beginning, ending = os.path.splitext(path)
         files = {
-            machine: (f"{beginning}.{machine.number}{ending}", pairs)
-            for machine, pairs in self._cluster.machines_of(pairs).items()
+            owner: (f"{beginning}.{owner.number}{ending}", pairs)
+            for owner, pairs in self._cluster.owners_of(pairs).items()
         }
         self._captures[id] = tuple(files)
         with sign_in(os.path.dirname(path)) as sign:
-            orders = []
-            for machine, (file, links) in files.items():
+            orders: list[Future[None]] = []
+            for owner, (file, links) in files.items():
+                if isinstance(owner, Gateway):
+                    orders.append(owner.network.capture(id, links, file).then(lambda _: None))
+                    continue
                 self._cluster.copies_to(file)
                 order = {"name": id, "pairs": list(links), "path": file, "sign": sign}
-                orders.append(machine.call("capture", order))
+                orders.append(owner.call("capture", order).then(lambda _: None))
             yield from gather(orders)
         return [file for file, _ in files.values()]
 
     def captured(self, id: str) -> Future[int]:
-        return self._count_captured("captured", id)
+        return gather(
+            each.network.captured(id)
+            if isinstance(each, Gateway)
+            else each.call("captured", {"name": id}).then(_packets)
+            for each in self._captures.get(id, ())
+        ).then(sum)
 
     def end_capture(self, id: str) -> Future[int]:
-        return self._count_captured("end_capture", id)
-
-    def _count_captured(self, op: str, id: str) -> Future[int]:
-        answers = gather(each.call(op, {"name": id}) for each in self._captures.get(id, ()))
-        return answers.then(lambda found: sum(int(each.fields["packets"]) for each in found))
+        return gather(
+            each.network.end_capture(id)
+            if isinstance(each, Gateway)
+            else each.call("end_capture", {"name": id}).then(_packets)
+            for each in self._captures.get(id, ())
+        ).then(sum)
 
 
 class MachineSockets:
@@ -196,6 +225,8 @@ class MachineSockets:
 
     @property
     def gateway_address(self) -> str:
+        if self._cluster.gateway is not None:
+            return self._cluster.gateway.address
         found = self._cluster.called_at
         if len(found) != 1:
             raise ClusterError(
@@ -207,9 +238,16 @@ class MachineSockets:
     def open(self, node: str, *, datagram: bool = False) -> Future[socket.socket]:
         if node != GATEWAY:
             return settled(ClusterError("sockets live in the network of nodes on one machine only"))
+        if self._cluster.network is not None:
+            joined = self._cluster.open_gateway()
+            return run(self._cluster.loop, self._open_at(joined, datagram=datagram))
         family = socket.AF_INET6 if ":" in self.gateway_address else socket.AF_INET
         kind = socket.SOCK_DGRAM if datagram else socket.SOCK_STREAM
         return settled(socket.socket(family, kind))
+
+    def _open_at(self, joined: Future[Gateway], *, datagram: bool) -> Steps[socket.socket]:
+        gateway = yield from joined
+        return (yield from gateway.socket(datagram=datagram))
 
     def listeners(self, node: str, port: int) -> Future[tuple[ProcessRef, ...]]:
         machine = self._cluster.machine_of(node)
@@ -270,6 +308,10 @@ class MachineLogs(LocalLogs):
     def is_complete(self, path: str, size: int) -> bool:
         """Return False: processes on another machine may still write to it."""
         return False
+
+
+def _packets(answer: Answer) -> int:
+    return int(answer.fields["packets"])
 
 
 @contextlib.contextmanager

@@ -46,6 +46,10 @@ class TrunkEnds:
         """Where the others dial."""
         return int(self._listener.getsockname()[1])
 
+    def fileno(self) -> int:
+        """Return the descriptor of the listener."""
+        return self._listener.fileno()
+
     def close(self) -> None:
         """Listen no more, and hang up what no switch has."""
         self._loop.unwatch(self._listener.fileno())
