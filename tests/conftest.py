@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Generator, Iterator
 from fnmatch import fnmatch
 
@@ -25,6 +26,9 @@ _OF_A_TERMINAL = (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGQUIT, signal.SIG_DFL),
 )
+
+# Set by `.ci/run`: the moment, in seconds since the epoch, from which no test is begun.
+_UNTIL = "ELASTIC_CI_UNTIL"
 
 # A few dozen examples find what matters in a default run; `HYPOTHESIS_PROFILE=thorough` for a long
 # look. No deadline: two shared cores make any single example slow now and then.
@@ -144,3 +148,12 @@ def pytest_runtest_makereport(
     if call.when == "call" and report.passed:
         item.stash[PASSED] = True
     return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what continuous integration has no time left for."""
+    del item
+    until = os.environ.get(_UNTIL)
+    if until is not None and time.time() > float(until):
+        pytest.skip("continuous integration has no time left for it")
