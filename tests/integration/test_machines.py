@@ -326,9 +326,11 @@ def test_a_folder_is_copied_to_machines_that_lack_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_copied_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    """None, and one that is too large."""
+    """None, one whose files cannot be read, and one that is too large."""
     with pytest.raises(UsageError, match="there is no such folder"):
         pack_folder(str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="it cannot be read: "):
+        pack_folder("/sys/kernel/mm")  # its files are shorter than they say
     with (tmp_path / "data").open("wb") as data:
         data.truncate(1 << 29)
     with pytest.raises(UsageError, match="it has 512 MiB, and 256 MiB are copied at most"):

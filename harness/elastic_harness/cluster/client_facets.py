@@ -32,6 +32,7 @@ from pytest_elastic.loop import Loop
 from pytest_elastic.whole_file import replace_file
 
 __all__ = [
+    "FacetClient",
     "FileClock",
     "LocalSockets",
     "NodeDisks",
@@ -47,7 +48,7 @@ _LIMITS: Final = {"cpu": "cpu_limit", "memory": "memory_limit", "processes": "pr
 _GATEWAY_INDEX: Final = 254
 
 
-class _Client(Protocol):
+class FacetClient(Protocol):
     """What facets need of the client of the cluster's server."""
 
     loop: Loop
@@ -74,7 +75,7 @@ class _Client(Protocol):
 
 
 class _Facet:
-    def __init__(self, client: _Client) -> None:
+    def __init__(self, client: FacetClient) -> None:
         self._client = client
 
     def _ask_node(self, node: str, order: str, fields: Mapping[str, Any]) -> Future[Answer]:
@@ -190,7 +191,7 @@ def _own_drops(links: Mapping[Pair, LinkCounters], own: Mapping[str, int]) -> di
 class LocalSockets(_Facet):
     """`Sockets`: opened by a node's init, whose network they live in, and passed to us."""
 
-    def __init__(self, client: _Client, *, is_isolated: bool) -> None:
+    def __init__(self, client: FacetClient, *, is_isolated: bool) -> None:
         super().__init__(client)
         self._is_isolated = is_isolated
         self._gateway: Future[ClusterNode] | None = None
@@ -264,7 +265,7 @@ class NodeDisks(_Facet):
 class NodeLimits(_Facet):
     """`Limits`: control groups of nodes, and the kernel's limits on a process."""
 
-    def __init__(self, client: _Client) -> None:
+    def __init__(self, client: FacetClient) -> None:
         super().__init__(client)
         self._soft: dict[ProcessRef, int] = {}  # what processes could open before
 

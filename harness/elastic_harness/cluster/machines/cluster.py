@@ -246,8 +246,14 @@ class MachinesCluster:
             yield from self._copy_to(machine, *self._copy)
 
     def _copy_to(self, machine: Machine, folder: str, archive: bytes) -> Steps[None]:
-        with sign_in(folder) as sign:
-            answer = yield from machine.call("copy_begins", {"folder": folder, "sign": sign})
+        try:
+            with sign_in(folder) as sign:
+                answer = yield from machine.call("copy_begins", {"folder": folder, "sign": sign})
+        except OSError as error:
+            raise ClusterError(
+                f"cannot tell which machines share {folder}, as no file can be made there: "
+                f"{error.strerror}"
+            ) from error
         if not answer.fields["is_wanted"]:
             return
         for start in range(0, len(archive), PIECE_BYTES):

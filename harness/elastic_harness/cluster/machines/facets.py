@@ -10,18 +10,23 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from elastic_harness.cluster.client_facets import NodeLimits, add_up, ends_by_index, policy_order
-from elastic_harness.cluster.cluster import GATEWAY, Capabilities, ClusterError, ClusterNode
+from elastic_harness.cluster.client_facets import (
+    FacetClient,
+    NodeLimits,
+    add_up,
+    ends_by_index,
+    policy_order,
+)
+from elastic_harness.cluster.cluster import GATEWAY, ClusterError
 from elastic_harness.cluster.facets import FileLimit, Network, NetworkCounters
 from elastic_harness.cluster.local_logs import LocalLogs
 from elastic_harness.cluster.machines.gateway import Gateway
 from elastic_harness.cluster.machines.machine import Machine
-from elastic_harness.cluster.process import ProcessInfo, ProcessRef
+from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.conversation import Answer
 from elastic_harness.future import Future, Steps, gather, run, settled
 from elastic_harness.network.link_model import Layers, LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.switch_wire import counters_from_fields
-from pytest_elastic.loop import Loop
 
 __all__ = [
     "MachineClock",
@@ -38,11 +43,8 @@ __all__ = [
 _AHEAD_S: Final = 0.005
 
 
-class _Cluster(Protocol):
+class _Cluster(FacetClient, Protocol):
     """What facets need of the cluster."""
-
-    loop: Loop
-    capabilities: Capabilities
 
     @property
     def machines(self) -> Sequence[Machine]:
@@ -62,25 +64,6 @@ class _Cluster(Protocol):
     @property
     def called_at(self) -> Sequence[str]:
         """The addresses of ours at which agents have called."""
-
-    @property
-    def places(self) -> Mapping[str, ClusterNode]:
-        """The nodes that run now."""
-
-    def running(self, name: str) -> ClusterNode:
-        """Return what runs under a name; raises UsageError if nothing does."""
-
-    def begin_node(self, request: Mapping[str, Any]) -> Future[ClusterNode]:
-        """Start a node, or the gateway."""
-
-    def processes(self, node: str) -> Future[tuple[ProcessInfo, ...]]:
-        """List the processes of a node."""
-
-    def state(self, process: ProcessRef) -> Future[str]:
-        """Return the letter of a process's state, "" once it has ended."""
-
-    def ask(self, op: str, fields: Mapping[str, Any], fds: Sequence[int] = ()) -> Future[Answer]:
-        """Ask the cluster server of a node's machine for something."""
 
     def machine_of(self, name: str) -> Machine:
         """Return the machine of a running node; raises UsageError if there is none."""
@@ -127,29 +110,32 @@ class MachineNetwork:
         return run(self._cluster.loop, self._order(order, self._cluster.owners_of(pairs)))
 
     def _order(
-        self, order: Mapping[str, Any], machines: Mapping[Machine | Gateway, Sequence[Pair]]
+        self, order: Mapping[str, Any], owners: Mapping[Machine | Gateway, Sequence[Pair]]
     ) -> Steps[None]:
-        """Have all switches change at one moment, which is close ahead."""
+        """Have all switches change at one moment, which is close ahead.
+
+        A single one needs none, and without a comparison of clocks none can be told.
+        """
         asked_at = self._cluster.loop.now()
-        error_s = max((machine.clock_error_s for machine in machines), default=0.0)
-        if len(machines) < 2 or math.isinf(error_s):  # no clock was compared yet
+        error_s = max((owner.clock_error_s for owner in owners), default=0.0)
+        if len(owners) < 2 or math.isinf(error_s):
             yield from gather(
-                machine.ask_switch("set_policy", {**order, "pairs": pairs})
-                for machine, pairs in machines.items()
+                owner.ask_switch("set_policy", {**order, "pairs": pairs})
+                for owner, pairs in owners.items()
             )
-            if len(machines) > 1:
+            if len(owners) > 1:
                 self.spread_s = max(self.spread_s, self._cluster.loop.now() - asked_at)
             return
         at = asked_at + _AHEAD_S
         answers = yield from gather(
-            machine.ask_switch(
-                "set_policy", {**order, "pairs": pairs, "at": at - machine.clock_offset_s}
+            owner.ask_switch(
+                "set_policy", {**order, "pairs": pairs, "at": at - owner.clock_offset_s}
             )
-            for machine, pairs in machines.items()
+            for owner, pairs in owners.items()
         )
         moments = [
-            float(answer.fields["at"]) + machine.clock_offset_s
-            for machine, answer in zip(machines, answers, strict=True)
+            float(answer.fields["at"]) + owner.clock_offset_s
+            for owner, answer in zip(owners, answers, strict=True)
         ]
         spread_s = max(moments) - min(moments) + 2 * error_s
         self.spread_s = max(self.spread_s, spread_s)
@@ -189,32 +175,22 @@ class MachineNetwork:
         }
         self._captures[id] = tuple(files)
         with sign_in(os.path.dirname(path)) as sign:
-            orders: list[Future[None]] = []
-            for owner, (file, links) in files.items():
-                if isinstance(owner, Gateway):
-                    orders.append(owner.network.capture(id, links, file).then(lambda _: None))
-                    continue
+            for file, _ in files.values():
                 self._cluster.copies_to(file)
-                order = {"name": id, "pairs": list(links), "path": file, "sign": sign}
-                orders.append(owner.call("capture", order).then(lambda _: None))
-            yield from gather(orders)
+            yield from gather(
+                owner.capture(id, links, file, sign) for owner, (file, links) in files.items()
+            )
         return [file for file, _ in files.values()]
 
     def captured(self, id: str) -> Future[int]:
-        return gather(
-            each.network.captured(id)
-            if isinstance(each, Gateway)
-            else each.call("captured", {"name": id}).then(_packets)
-            for each in self._captures.get(id, ())
-        ).then(sum)
+        return self._count_captured("captured", id)
 
     def end_capture(self, id: str) -> Future[int]:
-        return gather(
-            each.network.end_capture(id)
-            if isinstance(each, Gateway)
-            else each.call("end_capture", {"name": id}).then(_packets)
-            for each in self._captures.get(id, ())
-        ).then(sum)
+        return self._count_captured("end_capture", id)
+
+    def _count_captured(self, op: str, id: str) -> Future[int]:
+        owners = self._captures.get(id, ())
+        return gather(owner.count_captured(op, id) for owner in owners).then(sum)
 
 
 class MachineSockets:
@@ -308,10 +284,6 @@ class MachineLogs(LocalLogs):
     def is_complete(self, path: str, size: int) -> bool:
         """Return False: processes on another machine may still write to it."""
         return False
-
-
-def _packets(answer: Answer) -> int:
-    return int(answer.fields["packets"])
 
 
 @contextlib.contextmanager

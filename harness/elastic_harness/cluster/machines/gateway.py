@@ -18,6 +18,7 @@ from elastic_harness.cluster.machines.machine import Machine
 from elastic_harness.cluster.machines.trunk_ends import TrunkEnds
 from elastic_harness.conversation import Answer
 from elastic_harness.future import Future, Steps, gather, run
+from elastic_harness.network.link_model import Pair
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.loop import Loop
 
@@ -129,6 +130,16 @@ class Gateway:
         """Have the gateway find a node."""
         fields = {"name": name, "index": index, "machine": machine.number}
         return self._here.ask("add_remote_node", fields)
+
+    def capture(self, name: str, pairs: Sequence[Pair], path: str, sign: str) -> Future[None]:
+        """Write what passes over links that begin here into a file, as `Machine.capture` does."""
+        del sign  # this machine shares its own files
+        return self.network.capture(name, pairs, path).then(lambda _: None)
+
+    def count_captured(self, op: str, name: str) -> Future[int]:
+        """Return how many packets a capture has; `op` is "captured" or "end_capture"."""
+        ends = op == "end_capture"
+        return self.network.end_capture(name) if ends else self.network.captured(name)
 
     def detach(self, name: str) -> Future[Answer]:
         """Take a node off that has ended."""

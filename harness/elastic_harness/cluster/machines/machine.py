@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from elastic_harness.cluster.machines.link import Link
 from elastic_harness.cluster.process import PIDS_OF_A_MACHINE, ProcessHandle, ProcessRef
 from elastic_harness.conversation import Answer, Conversation, Reply
 from elastic_harness.future import Future, Steps, run
+from elastic_harness.network.link_model import Pair
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.loop import Loop
 
@@ -91,6 +92,15 @@ class Machine:
     def ask_switch(self, order: str, fields: Mapping[str, Any]) -> Future[Answer]:
         """Ask the switch there for something."""
         return self.ask("network", {"order": order, "fields": fields})
+
+    def capture(self, name: str, pairs: Sequence[Pair], path: str, sign: str) -> Future[None]:
+        """Write what passes over links that begin there into a file; `sign` lies beside it here."""
+        order = {"name": name, "pairs": list(pairs), "path": path, "sign": sign}
+        return self.call("capture", order).then(lambda _: None)
+
+    def count_captured(self, op: str, name: str) -> Future[int]:
+        """Return how many packets a capture has; `op` is "captured" or "end_capture"."""
+        return self.call(op, {"name": name}).then(lambda answer: int(answer.fields["packets"]))
 
     def tell(self, event: str, fields: Mapping[str, Any]) -> None:
         """Tell the agent something."""
