@@ -11,11 +11,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import BinaryIO, Generic, TypeVar, cast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import BinaryIO, Final, Generic, TypeVar, cast
 
-from elastic_harness.history.events import HISTORY_FORMAT, RunClosed, RunStarted
+from elastic_harness.history.events import (
+    HISTORY_FORMAT,
+    ClockCompared,
+    RunClosed,
+    RunStarted,
+    StepCompleted,
+)
 from elastic_harness.history.worlds import Worlds
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.codec import decode_record, encode_record, kind_of
@@ -24,6 +30,9 @@ from pytest_elastic.events.model import Event, Record
 __all__ = ["Entry", "History", "unwritable"]
 
 E_co = TypeVar("E_co", bound=Event, covariant=True)
+
+# Whose records have the time of their node's clock.
+_STATED_THERE: Final = ("worker", "agent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +207,24 @@ class History:
         return sorted(inside, key=lambda entry: (entry.at, entry.seq))
 
     @property
+    def clock_errors(self) -> Mapping[str, float]:
+        """By how many seconds at most times may be off that nodes with other clocks have stated."""
+        return {entry.node: entry.event.error_s for entry in self.of_kind(ClockCompared)}
+
+    def by_other_clocks(self) -> Iterator[History]:
+        """Yield this history as it would be if those clocks had been off by all of that.
+
+        First ahead and then behind; nothing where all nodes have one clock. What is true in both
+        and here is true of every order of things that the clocks leave open, if it compares times
+        of nodes with those of the harness.
+        """
+        errors = {node: error_s for node, error_s in self.clock_errors.items() if error_s}
+        for sign in (1, -1) if errors else ():
+            yield History.of(
+                _moved(record, sign * errors.get(record.node, 0.0)) for record in self.records
+            )
+
+    @property
     def run(self) -> Entry[RunStarted] | None:
         """What was run, if the history says so."""
         return self.first(RunStarted)
@@ -208,6 +235,15 @@ class History:
         if self.run is not None:
             return self.run.at
         return min((entry.at for entry in self._entries), default=0.0)
+
+
+def _moved(record: Record, by_s: float) -> Record:
+    if not by_s or record.source not in _STATED_THERE:
+        return record
+    event = record.event
+    if isinstance(event, StepCompleted):
+        event = replace(event, began_at=event.began_at + by_s)
+    return replace(record, at=record.at + by_s, event=event)
 
 
 def _seq_of(line: bytes) -> object:

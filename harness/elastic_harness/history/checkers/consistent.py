@@ -62,7 +62,7 @@ class Contradiction:
     is_of_job: bool = False
 
 
-@checker("consistent", NoParameters, is_default=True, needs_workers=False)
+@checker("consistent", NoParameters, is_default=True, needs_workers=False, knows_clock_errors=True)
 def consistent(history: History, _: NoParameters) -> Verdict:
     """The records of the history agree with each other."""
     found = [each for look in _LOOKS for each in look(history)]
@@ -120,11 +120,14 @@ def _workers(history: History) -> Iterator[Contradiction]:
                 what = f"{event.kind} of the process {event.pid}, which never said hello"
                 yield Contradiction(what=what, events=(entry.seq,))
                 continue
-            yield from _saying(worker, entry)
+            # That a worker is gone the harness says, by its own clock.
+            is_ours = isinstance(event, WorkerGone)
+            apart_s = history.clock_errors.get(entry.node, 0.0) if is_ours else 0.0
+            yield from _saying(worker, entry, apart_s)
             worker.said.append(entry)
 
 
-def _saying(worker: _Worker, entry: Entry[Event]) -> Iterator[Contradiction]:
+def _saying(worker: _Worker, entry: Entry[Event], apart_s: float) -> Iterator[Contradiction]:
     event, hello = entry.event, worker.hello
     who = f"rank {hello.event.rank} on {hello.node}"
     proof = (hello.seq, entry.seq)
@@ -144,7 +147,7 @@ def _saying(worker: _Worker, entry: Entry[Event]) -> Iterator[Contradiction]:
     ):
         what = f"{event.kind} of {who}, which had finished"
         yield Contradiction(what=what, events=(last.seq, entry.seq))
-    if entry.at < worker.newest.at - _ROUNDING_S:
+    if entry.at < worker.newest.at - _ROUNDING_S - apart_s:
         what = f"{event.kind} of {who} is earlier than what it had said before"
         yield Contradiction(what=what, events=(worker.newest.seq, entry.seq))
     if not isinstance(event, ResumeObserved):

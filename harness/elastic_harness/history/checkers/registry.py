@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError, create_model, model_validator
 from elastic_harness import registry
 from elastic_harness.finding import did_you_mean
 from elastic_harness.history.history import History
-from elastic_harness.history.verdict import Verdict, negate, unknown
+from elastic_harness.history.verdict import Outcome, Verdict, negate, unknown
 from elastic_harness.scenario.actions import Parameters
 from elastic_harness.scenario.fields import from_shorthand
 from elastic_harness.scenario.validation import first_message
@@ -64,7 +64,8 @@ class Checker(Generic[P]):
     `is_occurrence`: it is seen or not, and stands in `never` or `sometimes`; `may_be_seen`: there
     as well as where something has to hold. `needs_workers`: a job that starts none is not judged by
     it. `observes` is what workers have to report for it, of `OBSERVABLES`; `needs_reference` tells
-    whether it compares the run with an uninterrupted one of the same job.
+    whether it compares the run with an uninterrupted one of the same job. `knows_clock_errors`: it
+    looks itself at how far times of several clocks can be compared.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Checker(Generic[P]):
     needs_workers: bool = True
     observes: frozenset[str] = frozenset()
     needs_reference: Callable[[P], bool] = _needs_none
+    knows_clock_errors: bool = False
 
     def __post_init__(self) -> None:
         fields = self.parameters.model_fields
@@ -111,7 +113,24 @@ class Check:
     is_negated: bool = False
 
     def run(self, history: History) -> Verdict:
-        """Judge a history; a checker that crashes says unknown, with its traceback."""
+        """Judge a history; what depends on what is not known of the nodes' clocks is unknown.
+
+        A checker that crashes says unknown, with its traceback.
+        """
+        verdict = self._judge(history)
+        if verdict.outcome is Outcome.UNKNOWN or self.checker.knows_clock_errors:
+            return verdict
+        for other in history.by_other_clocks():
+            otherwise = self._judge(other)
+            if otherwise.outcome is not verdict.outcome:
+                return unknown(
+                    f"{verdict.reason}; but the nodes' clocks are not known well enough to say "
+                    f"that: within their error it may be that {otherwise.reason}",
+                    verdict.events,
+                )
+        return verdict
+
+    def _judge(self, history: History) -> Verdict:
         try:
             verdict: object = self.checker.check(history, self.parameters)
         except Exception:  # noqa: BLE001 (outermost: one broken checker must not hide the others)
@@ -133,6 +152,7 @@ def checker(
     needs_workers: bool = True,
     observes: Iterable[str] = (),
     needs_reference: Callable[[P], bool] = _needs_none,
+    knows_clock_errors: bool = False,
 ) -> Callable[[Callable[[History, P], Verdict]], Checker[P]]:
     """Make the decorated function a checker; its docstring's first line is the summary."""
 
@@ -155,6 +175,7 @@ def checker(
             needs_workers=needs_workers,
             observes=frozenset(observes),
             needs_reference=needs_reference,
+            knows_clock_errors=knows_clock_errors,
         )
 
     return make

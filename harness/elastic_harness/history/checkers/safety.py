@@ -9,7 +9,6 @@ from itertools import pairwise
 from elastic_harness.history.checkers.never_seen import not_observed, unexplained_ranks
 from elastic_harness.history.checkers.registry import NoParameters, checker
 from elastic_harness.history.events import (
-    ClockCompared,
     FaultFired,
     FaultHealed,
     RunStarted,
@@ -194,13 +193,13 @@ def _nodes_disagree(history: History) -> Verdict | None:
     return None
 
 
-@checker("one_world", NoParameters, is_default=True)
+@checker("one_world", NoParameters, is_default=True, knows_clock_errors=True)
 def one_world(history: History, _: NoParameters) -> Verdict:
     """No step of an older round begins after all ranks of a newer one completed their first."""
     worlds = history.worlds.rounds
     if not worlds:
         return not_observed(history, _NOBODY)
-    errors = _clock_errors(history)
+    errors = history.clock_errors
     undecided: Verdict | None = None
     for old, worker, step, new in _late_steps(history):
         late_s, error_s = _lateness(errors, worker, step, new)
@@ -252,17 +251,13 @@ def _lateness(
     return min(found, key=lambda late: late[0] - late[1])
 
 
-def _clock_errors(history: History) -> Mapping[str, float]:
-    return {entry.node: entry.event.error_s for entry in history.of_kind(ClockCompared)}
-
-
 def _late_steps(history: History) -> Iterator[tuple[World, WorkerView, Step, World]]:
     """Yield (old world, worker, its step, newer world) for each step that may be late.
 
     Of a newer world in which some rank was never seen to step, the first step of another counts.
     """
     worlds = history.worlds.rounds
-    error_s = 2 * max(_clock_errors(history).values(), default=0.0)
+    error_s = 2 * max(history.clock_errors.values(), default=0.0)
     exempt = _resumes(history)
     for index, old in enumerate(worlds):
         for new in worlds[index + 1 :]:
@@ -309,10 +304,10 @@ def _has_overlap(worlds: list[World]) -> bool:
     return False
 
 
-@checker("split_brain", NoParameters, is_occurrence=True)
+@checker("split_brain", NoParameters, is_occurrence=True, knows_clock_errors=True)
 def split_brain(history: History, _: NoParameters) -> Verdict:
     """Two rounds of one job made steps at the same time (an occurrence)."""
-    errors = _clock_errors(history)
+    errors = history.clock_errors
     for old, worker, step, new in _late_steps(history):
         late_s, error_s = _lateness(errors, worker, step, new)
         if new.progressed_at is not None and late_s > error_s:
