@@ -297,6 +297,61 @@ def test_nodes_of_machines_are_looked_at_as_those_here_are(tmp_path: Path) -> No
     network.end()
 
 
+def test_files_are_followed_and_damaged_on_the_machine_that_has_them(tmp_path: Path) -> None:
+    """Whether it shares them with pytest or not, and on a node's own disk."""
+    lacks = f"mount -t tmpfs none {tmp_path.parent}; mkdir {tmp_path}"
+    network = Network(3, prepare=f"case $(hostname) in m3) {lacks};; esac")
+    bench = MachinesBench(network, tmp_path)
+    cluster, saves = bench.cluster, tmp_path / "saves"
+    saves.mkdir()
+    told: list[tuple[str, str, int | None]] = []
+    unseen: list[str] = []
+    stop = cluster.files.watch(str(saves), lambda *each: told.append(each), unseen.append)
+    bench.start("n1", "n2", "n3")
+    code = (
+        "import os, sys\n"
+        "for path in (sys.argv[1], os.environ['DISK'] + '/own.pt'):\n"
+        "    open(path + '.new', 'wb').write(b'1' * 100)\n"
+        "    os.replace(path + '.new', path)\n"
+    )
+    for node in ("n1", "n2", "n3"):
+        path, disk = str(saves / f"{node}.pt"), {"DISK": cluster.nodes[node].disk}
+        saver = bench.run(node, sys.executable, "-S", "-c", code, path, environ=disk)
+        assert bench.finish(saver) == 0
+        bench.until(lambda node=node: told[-1:] == [(f"{node}.pt", "moved", 100)], f"{node}.pt")
+    found = [(path, how) for path, how, _ in told]
+    assert found == [
+        (f"{node}.pt{end}", how)
+        for node in ("n1", "n2", "n3")
+        for end, how in ((".new", "written"), ("", "moved"))
+    ]
+    assert not unseen
+
+    def damage(pattern: str, node: str) -> str:
+        done = cluster.files.corrupt(pattern, "truncate", folders=[str(saves)], node=node)
+        return wait_for(bench.loop, done, within_s=LIMIT_S)
+
+    def sizes(node: str) -> list[str]:
+        code = f"echo ---; stat -c %n:%s {saves}/* $DISK/*"
+        bench.finish(bench.run(node, "sh", "-c", code, environ=disk))
+        found = bench.printed().rpartition("---")[2]
+        return [os.path.basename(line) for line in found.split()]
+
+    assert "n3.pt, the newest of 1: cut to 50 of 100 bytes" in damage("*.pt", "n3")
+    assert "/own.pt, the newest of 1: " in damage(f"{disk['DISK']}/*", "n2")
+    assert sizes("n1") == ["n1.pt:100", "n2.pt:100", "own.pt:100"]
+    assert sizes("n2") == ["n1.pt:100", "n2.pt:100", "own.pt:50"]
+    assert sizes("n3") == ["n3.pt:50", "own.pt:100"]
+    with pytest.raises(ClusterError, match=r"machine .*: no file in .*/saves matches 'n1.pt'"):
+        damage("n1.pt", "n3")
+
+    stop()
+    bench.finish(bench.run("n3", "touch", str(saves / "later.pt")))
+    assert told[-1][0] == "n3.pt"
+    bench.close()
+    network.end()
+
+
 def test_a_folder_is_copied_to_machines_that_lack_it(tmp_path: Path) -> None:
     """Not its repository, and nothing over what is there; what was copied is removed at the end."""
     program = tmp_path / "program"

@@ -33,6 +33,7 @@ from elastic_harness.cluster.cluster import (
     ProcessExited,
     ServerLost,
 )
+from elastic_harness.cluster.files.local_files import LocalFiles
 from elastic_harness.cluster.local_logs import LocalLogs
 from elastic_harness.cluster.local_processes import LocalProcesses, list_processes
 from elastic_harness.cluster.local_reporters import LocalReporters
@@ -80,6 +81,7 @@ class ClusterClient:
         self.limits = NodeLimits(self)
         self.names = NodeNames(self) if capabilities.has("names") else None
         self.logs = LocalLogs()
+        self.files = LocalFiles(loop, self._private_folders)
         self.clock = FileClock() if capabilities.has("clock_skew") else None
         self.reporters = LocalReporters(loop)
         self._on_event = on_event
@@ -248,7 +250,7 @@ class ClusterClient:
     def resume_node(self, name: str) -> Future[None]:
         return self._ask_about("resume_node", name)
 
-    def private_folders(self, name: str) -> Mapping[str, str]:
+    def _private_folders(self, name: str) -> Mapping[str, str]:
         node = self.running(name)
         if not self.capabilities.has("private_disk"):
             return {node.disk: node.disk}

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from elastic_harness.cluster.facets import (
     Clock,
     Disks,
+    Files,
     Limits,
     Logs,
     Names,
@@ -236,6 +237,10 @@ class Cluster(Protocol):
         """What processes of nodes print and log."""
 
     @property
+    def files(self) -> Files:
+        """What jobs write into files."""
+
+    @property
     def clock(self) -> Clock | None:
         """The time of day on nodes (capability `clock_skew`)."""
 
@@ -274,12 +279,6 @@ class Cluster(Protocol):
 
     def resume_node(self, name: str) -> Future[None]:
         """Let a paused node go on; harmless when it runs."""
-
-    def private_folders(self, name: str) -> Mapping[str, str]:
-        """Return where we find what a node has for itself, by what it is called there.
-
-        Raises ClusterError where that lies on another machine.
-        """
 
     # Processes
 

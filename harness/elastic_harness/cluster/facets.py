@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
@@ -207,6 +207,32 @@ class Logs(Protocol):
 
     def is_complete(self, path: str, size: int) -> bool:
         """Tell whether a file has this size and no process can write to it any more."""
+
+
+# (its path below the folder, "written" or "moved", its size in bytes or None: it is gone again)
+OnWritten: TypeAlias = Callable[[str, str, int | None], None]
+# (why files may be written from now on that are not told of)
+OnUnseen: TypeAlias = Callable[[str], None]
+
+
+class Files(Protocol):
+    """What jobs write into folders that all nodes have under one path, and on nodes' own disks."""
+
+    def watch(self, folder: str, on_written: OnWritten, on_unseen: OnUnseen) -> Callable[[], None]:
+        """Tell of each file that a node writes below a folder, until what is returned is called.
+
+        "written": somebody who wrote has closed it; "moved": it was given this name. What is there
+        already is not told. `on_unseen` is called once, with the first reason.
+        """
+
+    def corrupt(
+        self, pattern: str, how: str, *, folders: Sequence[str], node: str | None = None
+    ) -> Future[str]:
+        """Damage the newest file that matches: "torn", "truncate" or "flip" (`corrupt`'s words).
+
+        A relative pattern means the first of `folders`, an absolute one any of them or a disk of
+        `node`, as that sees it. Returns what was done.
+        """
 
 
 class Clock(Protocol):

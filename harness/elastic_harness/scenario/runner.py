@@ -37,7 +37,6 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement, judge
-from elastic_harness.observe.folder_watch import FolderWatch
 from elastic_harness.observe.last_lines import LastLines
 from elastic_harness.observe.observer import Observer
 from elastic_harness.observe.stacks import ask_for_stacks
@@ -159,9 +158,7 @@ class Run(EngineRun):
         self._link_clock = LinkClock(loop, cluster, os.path.join(directory, LINK_COUNTS))
         self._last_lines = LastLines(cluster.logs, stage.log_dir, stage.launcher.own_lines)
         self._writers = HeldWriters(loop, self._stage.context, self._on_fact, self._fail)
-        self._files = FolderWatch(
-            loop, stage.data_folders[0], self._on_file_written, self._on_files_unseen
-        )
+        self._stop_watching_files: Callable[[], None] = lambda: None
         self._files_told = 0
         self._timer: Timer | None = None
         self._paused_at: float | None = None
@@ -199,10 +196,9 @@ class Run(EngineRun):
                 format=HISTORY_FORMAT,
             ),
         )
-        # The kernel tells only what goes through it, and only of files that are ours.
-        for lacking in self._cluster.capabilities.missing(("shared_files", "same_kernel")):
-            self._on_files_unseen(f"{lacking.name}: {lacking.reason}")
-        self._files.start()
+        self._stop_watching_files = self._cluster.files.watch(
+            self._launched.data_folders[0], self._on_file_written, self._on_files_unseen
+        )
         # The engine's clock starts here: arming holds must come before any worker can say hello.
         self._tell(m.TimePassed())
         run(self._loop, self._begin())
@@ -299,17 +295,13 @@ class Run(EngineRun):
         )
         self._on_fact("worker", found.node, matched)
 
-    def _on_file_written(self, path: str, how: str) -> None:
+    def _on_file_written(self, path: str, how: str, size: int | None) -> None:
         if self.is_over or self._files_told > _MOST_FILES:
             return
         self._files_told += 1
         if self._files_told > _MOST_FILES:
             self._on_files_unseen(f"more than {_MOST_FILES} files were written")
             return
-        try:
-            size = os.stat(os.path.join(self._launched.data_folders[0], path)).st_size
-        except OSError:
-            size = None
         self._on_fact("cluster", "", FileWritten(path=path, how=how, size=size))
 
     def _on_files_unseen(self, reason: str) -> None:
@@ -404,7 +396,7 @@ class Run(EngineRun):
         self._logs.close()
         self._log_clock.close()
         self._writers.close()
-        self._files.close()
+        self._stop_watching_files()
         self._observer.close()
         self._on_fact("engine", "", RunClosed(digest=self.history.digest))
         self.history.close()

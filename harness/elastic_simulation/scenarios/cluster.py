@@ -25,7 +25,7 @@ from elastic_harness.cluster.cluster import (
     NodeSpec,
     ProcessExited,
 )
-from elastic_harness.cluster.facets import NetworkCounters
+from elastic_harness.cluster.facets import NetworkCounters, OnUnseen, OnWritten
 from elastic_harness.cluster.local_logs import LocalLogs
 from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessRef, ProcessSpec
 from elastic_harness.future import Future, settled
@@ -69,6 +69,20 @@ class _Launcher:
     process: Process | None = None
 
 
+class _NoFiles:
+    """`Files`: simulated processes write none."""
+
+    def watch(self, folder: str, on_written: OnWritten, on_unseen: OnUnseen) -> Callable[[], None]:
+        """Nothing is ever told."""
+        return lambda: None
+
+    def corrupt(
+        self, pattern: str, how: str, *, folders: Sequence[str], node: str | None = None
+    ) -> Future[str]:
+        """There is nothing to damage."""
+        return settled(ClusterError(f"simulated nodes have no files, and none that is {pattern}"))
+
+
 class SimulatedCluster:
     """Nodes of a `JobWorld`. The world's `on_exit` has to be this cluster's."""
 
@@ -84,6 +98,7 @@ class SimulatedCluster:
         self.capabilities = SIMULATED
         self.network = SimulatedLinks(world)
         self.logs = LocalLogs()  # there are none: simulated processes print nothing
+        self.files = _NoFiles()
         self._on_event = on_event
         self._nodes: dict[str, ClusterNode] = {}
         self._starts: dict[str, int] = {}
@@ -159,11 +174,6 @@ class SimulatedCluster:
         if process is not None and process.is_suspended:
             process.resume()
         return settled(None)
-
-    def private_folders(self, name: str) -> Mapping[str, str]:
-        """Return nothing: simulated nodes have no files."""
-        self._node(name)
-        return {}
 
     def _node(self, name: str) -> ClusterNode:
         if name not in self._nodes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from elastic_harness.cluster.cluster import (
     CAPABILITIES,
@@ -20,6 +20,7 @@ from elastic_harness.cluster.cluster import (
 )
 from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
 from elastic_harness.cluster.facets import FileLimit, NetworkCounters
+from elastic_harness.cluster.files.local_files import LocalFiles
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
 from elastic_harness.cluster.local_logs import LocalLogs
 from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessRef, ProcessSpec
@@ -28,6 +29,7 @@ from elastic_harness.network.link_model import HEALTHY, DecisionKind, Layers, Li
 from elastic_harness.network.names import NameChange
 from elastic_harness.network.overlay import Place
 
+from pytest_elastic.loop import Loop
 from tests.unit.faults.virtual_time import VirtualTime
 
 __all__ = ["Budget", "PlayedCluster", "PlayedProcess"]
@@ -88,6 +90,7 @@ class PlayedCluster:
         self.budget = self.limits = Budget(self)
         self.disks = PlayedDisks(self)
         self.logs = LocalLogs()
+        self.files = LocalFiles(cast("Loop", self.time), lambda _: self.folders)
         self.clock = PlayedClock(self)
         self.sockets = PlayedSockets(self)
         self.folders: Mapping[str, str] = {}
@@ -150,9 +153,6 @@ class PlayedCluster:
 
     def resume_node(self, name: str) -> Future[None]:
         return self.operate(f"resume {name}", lambda: self._hold(name, still=False))
-
-    def private_folders(self, name: str) -> Mapping[str, str]:
-        return self.folders
 
     def _hold(self, node: str, *, still: bool) -> None:
         if node not in self.nodes:

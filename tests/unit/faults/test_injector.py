@@ -100,10 +100,10 @@ def test_what_a_fault_needs_is_a_capability_that_clusters_know(action: str, valu
 
 
 @pytest.mark.parametrize(
-    ("value", "needs"), [("*.pt", "shared_files"), ({"file": "*.pt", "node": "n1"}, "same_kernel")]
+    ("value", "needs"), [("*.pt", "shared_files"), ({"file": "*.pt", "node": "n1"}, None)]
 )
-def test_files_that_are_to_be_damaged_have_to_be_in_reach(value: object, needs: str) -> None:
-    """On other machines a scenario is skipped that would damage what only they have."""
+def test_where_a_file_is_to_be_damaged_has_to_be_known(value: object, needs: str | None) -> None:
+    """Where machines do not share files, a scenario that names no node is skipped."""
     assert built_in_faults().parse("corrupt", value).needs == needs
 
 

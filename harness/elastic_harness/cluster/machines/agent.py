@@ -34,6 +34,7 @@ from elastic_harness.cluster.cluster import (
     ServerLost,
     having,
 )
+from elastic_harness.cluster.files.folder_watch import FolderWatch, folder_identity
 from elastic_harness.cluster.machines.facts import facts_of_this_machine
 from elastic_harness.cluster.machines.folder_copies import unpack_folder
 from elastic_harness.cluster.machines.link import Dialler
@@ -115,13 +116,14 @@ class NodeAgent:
             self._loop,
             self._dialler.link.open,
             on_request=self._obey,
-            on_event=lambda event, told, _: self._reports.obey(event, told),
+            on_event=lambda event, told, _: self._hear(event, told),
             on_closed=self._end,
         )
         self._reports = ReportsRelay(
             self._loop, self._conversation.tell, lambda: self._cluster.scratch
         )
         self._copies = LogCopies(self._loop, self._send_copy)
+        self._files: FolderWatch | None = None
         self._cluster = choose_cluster(order.nodes).make(
             self._loop, on_event=self._on_cluster_event, preload=order.preload
         )
@@ -144,6 +146,7 @@ class NodeAgent:
     def _clean_up(self) -> None:
         self._reports.close()
         self._copies.forget()
+        self._stop_watching_files()
         if self._trunks is not None:
             self._trunks.close()
             self._trunks = None
@@ -168,6 +171,12 @@ class NodeAgent:
             raise
         except (ElasticError, OSError) as error:
             raise ClusterError(f"cannot {op.replace('_', ' ')}: {error}") from error
+
+    def _hear(self, event: str, told: JsonObject) -> None:
+        if event == "unwatch_files":
+            self._stop_watching_files()
+        else:
+            self._reports.obey(event, told)
 
     def _answer(self, op: str, fields: JsonObject) -> Steps[Answer]:
         cluster = self._cluster
@@ -228,6 +237,14 @@ class NodeAgent:
                     _ref(fields), fd=fields["fd"], signum=fields["signum"]
                 )
                 return Answer(fields={"text": text, "reason": reason})
+            case "watch_files":
+                return self._watch_files(fields["folder"])
+            case "corrupt":
+                pattern, how = fields["pattern"], fields["how"]
+                damaged = yield from cluster.files.corrupt(
+                    pattern, how, folders=fields["folders"], node=fields["node"]
+                )
+                return Answer(fields={"damaged": damaged})
             case "listeners":
                 listeners = yield from cluster.sockets.listeners(fields["node"], fields["port"])
                 return Answer(fields={"listeners": [asdict(each) for each in listeners]})
@@ -360,6 +377,26 @@ class NodeAgent:
         facts = {"pid": handle.pid, "node_pid": handle.node_pid, "start_time": handle.start_time}
         return Answer(fields={"id": handle.id, **facts})
 
+    def _watch_files(self, folder: str) -> Answer:
+        """Tell of what nodes write below a folder."""
+        self._stop_watching_files()
+        self._make_folder(folder)
+        self._files = FolderWatch(
+            self._loop,
+            folder,
+            lambda path, how, size: self._conversation.tell(
+                "file", {"path": path, "how": how, "size": size}
+            ),
+            lambda reason: self._conversation.tell("files_unseen", {"reason": reason}),
+        )
+        self._files.start()
+        return Answer(fields={"identity": folder_identity(folder)})
+
+    def _stop_watching_files(self) -> None:
+        if self._files is not None:
+            self._files.close()
+            self._files = None
+
     def _replace_paths(self, text: str) -> str:
         for path, stand_in in self._reports.stand_ins.items():
             text = text.replace(path, stand_in)
@@ -408,6 +445,8 @@ class NodeAgent:
             with contextlib.suppress(ClusterError):
                 # Pytest itself could not write them, and knows.
                 yield from self._copies.flush()
+            if self._files is not None:
+                self._files.read()
             event, fields = self._events.popleft()
             self._conversation.tell(event, fields)
 

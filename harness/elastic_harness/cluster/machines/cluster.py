@@ -37,6 +37,7 @@ from elastic_harness.cluster.cluster import (
 from elastic_harness.cluster.machines.agent import AgentOrder
 from elastic_harness.cluster.machines.facets import (
     MachineClock,
+    MachineFiles,
     MachineLimits,
     MachineLogs,
     MachineNetwork,
@@ -102,6 +103,7 @@ class MachinesCluster:
         self.clock = MachineClock(self) if capabilities.has("clock_skew") else None
         self.limits = MachineLimits(self)
         self.logs = MachineLogs()
+        self.files = MachineFiles(self)
         self.loop = loop
         self._placement = placement
         self._on_event = on_event
@@ -395,10 +397,6 @@ class MachinesCluster:
     def resume_node(self, name: str) -> Future[None]:
         return self._ask_about("resume_node", name)
 
-    def private_folders(self, name: str) -> Mapping[str, str]:
-        machine = self.machine_of(name)
-        raise ClusterError(f"what node '{name}' has for itself is on the machine {machine.name}")
-
     def running(self, name: str) -> ClusterNode:
         """Return a running node; raises UsageError if there is none."""
         self.machine_of(name)
@@ -527,6 +525,8 @@ class MachinesCluster:
                 if process is not None:
                     process.exit_code = told["exit_code"]
                     self._on_event(ProcessExited(process=process))
+            case "file" | "files_unseen":
+                self.files.hear(machine, event, told)
             case "ends":
                 machine.hang_up(told["reason"])
             case "ended":

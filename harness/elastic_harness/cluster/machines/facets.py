@@ -7,7 +7,7 @@ import math
 import os
 import secrets
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from elastic_harness.cluster.client_facets import (
@@ -18,7 +18,14 @@ from elastic_harness.cluster.client_facets import (
     policy_order,
 )
 from elastic_harness.cluster.cluster import GATEWAY, ClusterError
-from elastic_harness.cluster.facets import FileLimit, Network, NetworkCounters
+from elastic_harness.cluster.facets import (
+    FileLimit,
+    Network,
+    NetworkCounters,
+    OnUnseen,
+    OnWritten,
+)
+from elastic_harness.cluster.files.folder_watch import FolderWatch, folder_identity
 from elastic_harness.cluster.local_logs import LocalLogs
 from elastic_harness.cluster.machines.gateway import Gateway
 from elastic_harness.cluster.machines.machine import Machine
@@ -27,9 +34,11 @@ from elastic_harness.conversation import Answer
 from elastic_harness.future import Future, Steps, gather, run, settled
 from elastic_harness.network.link_model import Layers, LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.switch_wire import counters_from_fields
+from pytest_elastic.channel import JsonObject
 
 __all__ = [
     "MachineClock",
+    "MachineFiles",
     "MachineLimits",
     "MachineLogs",
     "MachineNetwork",
@@ -284,6 +293,75 @@ class MachineLogs(LocalLogs):
     def is_complete(self, path: str, size: int) -> bool:
         """Return False: processes on another machine may still write to it."""
         return False
+
+
+class MachineFiles:
+    """`Files`: each agent watches its machine's, as a kernel tells only of those who write there.
+
+    Where machines see one folder, on one kernel, the first of them is listened to.
+    """
+
+    def __init__(self, cluster: _Cluster) -> None:
+        self._cluster = cluster
+        self._on_written: OnWritten = lambda *_: None
+        self._on_unseen: OnUnseen = lambda _: None
+        # By machine: whether it is listened to, and what it has told before that was known.
+        self._hears: dict[Machine, bool] = {}
+        self._waiting: dict[Machine, list[tuple[str, JsonObject]]] = {}
+
+    def watch(self, folder: str, on_written: OnWritten, on_unseen: OnUnseen) -> Callable[[], None]:
+        self._on_written, self._on_unseen = on_written, on_unseen
+        here = FolderWatch(self._cluster.loop, folder, on_written, on_unseen)
+        here.start()
+        run(self._cluster.loop, self._choose(folder))
+
+        def stop() -> None:
+            here.close()
+            self._hears.clear()
+            self._waiting.clear()
+            for machine in self._cluster.machines:
+                machine.tell("unwatch_files", {})
+
+        return stop
+
+    def _choose(self, folder: str) -> Steps[None]:
+        """Have all agents watch, before anything is started there, and find who sees the same."""
+        known = {folder_identity(folder)}
+        self._hears.clear()
+        self._waiting = {machine: [] for machine in self._cluster.machines}
+        asked = {
+            machine: machine.call("watch_files", {"folder": folder})
+            for machine in self._cluster.machines
+        }
+        for machine, answering in asked.items():
+            try:
+                answer = yield from answering
+            except ClusterError as error:
+                self._on_unseen(error.message)
+                continue
+            identity = str(answer.fields["identity"])
+            self._hears[machine] = identity not in known
+            known.add(identity)
+            for event, told in self._waiting.pop(machine, ()):
+                self.hear(machine, event, told)
+
+    def hear(self, machine: Machine, event: str, told: JsonObject) -> None:
+        """Take what an agent says of files."""
+        if machine in self._waiting:
+            self._waiting[machine].append((event, told))
+        elif not self._hears.get(machine):
+            return
+        elif event == "file":
+            self._on_written(told["path"], told["how"], told["size"])
+        else:
+            self._on_unseen(f"on {machine.name}: {told['reason']}")
+
+    def corrupt(
+        self, pattern: str, how: str, *, folders: Sequence[str], node: str | None = None
+    ) -> Future[str]:
+        order = {"pattern": pattern, "how": how, "folders": list(folders), "node": node}
+        machine = self._cluster.machines[0] if node is None else self._cluster.machine_of(node)
+        return machine.call("corrupt", order).then(lambda answer: str(answer.fields["damaged"]))
 
 
 @contextlib.contextmanager

@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator
 
+from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.faults.context import IN_FORCE, Evidence, FaultContext, FaultImpossible, Steps
 from elastic_harness.faults.disks.job_directories import outside_of_the_job
-from elastic_harness.faults.disks.job_files import Place, corrupt_newest
 from elastic_harness.faults.fault import Fault
 from elastic_harness.finding import Finding
 from elastic_harness.scenario.actions import CheckedScenario
@@ -45,7 +45,7 @@ class CorruptFile(Fault):
     layer = "resource"
     proof = "read back right after it was written: the bytes or the size differ from before"
     shorthand: ClassVar[str | None] = "file"
-    sometimes_needs: ClassVar[str] = "shared_files (same_kernel for `node`)"
+    sometimes_needs: ClassVar[str] = "shared_files (without `node`)"
 
     file: Annotated[str, AfterValidator(_pattern)]
     node: Select | None = None
@@ -53,7 +53,7 @@ class CorruptFile(Fault):
 
     @property
     def needs(self) -> str | None:
-        return "shared_files" if self.node is None else "same_kernel"
+        return "shared_files" if self.node is None else None
 
     def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
         yield from super().findings(scenario)
@@ -65,15 +65,17 @@ class CorruptFile(Fault):
         return Targets(nodes=resolve_nodes(self.node, situation, stream=stream))
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        shared = [Place(name=folder, path=folder) for folder in context.data_folders]
         done = []
-        for node in targets.nodes:
-            if node.name not in context.cluster.nodes:
-                raise FaultImpossible(f"{node.name} is not up any more")
-            own = context.cluster.private_folders(node.name)
-            places = [*shared, *(Place(name=name, path=path) for name, path in own.items())]
-            done.append(corrupt_newest(places, self.file, self.how))
-        if not targets.nodes:
-            done.append(corrupt_newest(shared, self.file, self.how))
+        nodes: list[str | None] = [node.name for node in targets.nodes]
+        for node in nodes or [None]:
+            if node is not None and node not in context.cluster.nodes:
+                raise FaultImpossible(f"{node} is not up any more")
+            damaged = context.cluster.files.corrupt(
+                self.file, self.how, folders=context.data_folders, node=node
+            )
+            try:
+                done.append((yield from damaged))
+            except ClusterError as error:
+                raise FaultImpossible(error.message) from error
         yield IN_FORCE
         return Evidence(text="; ".join(done), facts={"damaged": done})

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from elastic_harness.observe.folder_watch import FolderWatch
+from elastic_harness.cluster.files.folder_watch import FolderWatch
 
 from pytest_elastic.loop import Loop
 from tests.cluster_bench import ROOT
@@ -26,7 +26,7 @@ class Watched:
         self.watch = FolderWatch(
             self.loop,
             str(folder),
-            lambda path, how: self.told.append((path, how)),
+            lambda path, how, _: self.told.append((path, how)),
             self.missed.append,
         )
         self.watch.start()
@@ -119,7 +119,7 @@ def test_a_watch_that_the_kernel_has_no_room_for_is_said_once(tmp_path: Path) ->
     """What is watched is told all the same."""
     code = f"""
 from pathlib import Path
-from tests.unit.observe.test_folder_watch import Watched
+from tests.unit.cluster.test_folder_watch import Watched
 folder = Path({str(tmp_path)!r})
 (folder / "one").mkdir()
 watched = Watched(folder)
@@ -144,7 +144,7 @@ def test_a_folder_that_the_job_cannot_enter_is_not_missed() -> None:
     code = """
 import os, tempfile
 from pathlib import Path
-from tests.unit.observe.test_folder_watch import Watched
+from tests.unit.cluster.test_folder_watch import Watched
 if os.geteuid() == 0:
     os.seteuid(65534)
 with tempfile.TemporaryDirectory() as folder:

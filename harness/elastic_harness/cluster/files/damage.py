@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from elastic_harness.faults.context import FaultImpossible
+from elastic_harness.cluster.cluster import ClusterError
 
 __all__ = ["Place", "corrupt_newest"]
 
@@ -33,7 +33,7 @@ class Place:
 
 
 def corrupt_newest(places: Sequence[Place], pattern: str, how: str) -> str:
-    """Damage the newest file that matches; returns what was done, raises FaultImpossible.
+    """Damage the newest file that matches; returns what was done, raises ClusterError.
 
     A relative pattern means the first place.
     """
@@ -45,7 +45,7 @@ def corrupt_newest(places: Sequence[Place], pattern: str, how: str) -> str:
             count += 1
             best = max(best or (0, ""), (mtime_ns, relative))
     if best is None:
-        raise FaultImpossible(f"no file in {place.name} matches {rest!r}")
+        raise ClusterError(f"no file in {place.name} matches {rest!r}")
     with _opened(place, best[1]) as fd:
         what = _damage(fd, how)
     return f"{place.name}/{best[1]}, the newest of {count}: {what}"
@@ -57,7 +57,7 @@ def _place_of(places: Sequence[Place], pattern: str) -> tuple[Place, str]:
         return places[0], pattern
     inside = [place for place in places if pattern.startswith(f"{place.name.rstrip('/')}/")]
     if not inside:
-        raise FaultImpossible(
+        raise ClusterError(
             f"{pattern} is outside of what the job may lose: "
             f"{', '.join(place.name for place in places)}"
         )
@@ -70,7 +70,7 @@ def _files_in(place: Place) -> Iterator[tuple[str, int]]:
     try:
         device = os.stat(place.path).st_dev
     except OSError as error:
-        raise FaultImpossible(f"{place.name} cannot be looked into: {error.strerror}") from error
+        raise ClusterError(f"{place.name} cannot be looked into: {error.strerror}") from error
     seen = 0
     for folder, folders, names, fd in os.fwalk(place.path, follow_symlinks=False):
         if os.fstat(fd).st_dev != device:
@@ -81,7 +81,7 @@ def _files_in(place: Place) -> Iterator[tuple[str, int]]:
         for name in sorted(names):
             seen += 1
             if seen > _MAX_FILES:
-                raise FaultImpossible(f"{place.name} has more than {_MAX_FILES} files")
+                raise ClusterError(f"{place.name} has more than {_MAX_FILES} files")
             try:
                 found = os.stat(name, dir_fd=fd, follow_symlinks=False)
             except FileNotFoundError:
@@ -102,7 +102,7 @@ def _opened(place: Place, relative: str) -> Iterator[int]:
         fds.append(os.open(name, os.O_RDWR | flags, dir_fd=fds[-1]))
         yield fds[-1]
     except OSError as error:
-        raise FaultImpossible(f"{place.name}/{relative}: {error.strerror}") from error
+        raise ClusterError(f"{place.name}/{relative}: {error.strerror}") from error
     finally:
         for fd in fds:
             os.close(fd)
@@ -113,7 +113,7 @@ def _damage(fd: int, how: str) -> str:
     before = os.fstat(fd)
     size = before.st_size
     if size < 2:
-        raise FaultImpossible(f"it has {size} bytes, of which none can be missed")
+        raise ClusterError(f"it has {size} bytes, of which none can be missed")
     middle = max(size // 2, size - _MAX_BYTES) if how == "torn" else size // 2
     match how:
         case "truncate":
@@ -132,5 +132,5 @@ def _damage(fd: int, how: str) -> str:
             what = f"one bit of byte {middle} of {size} flipped"
     os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
     if not is_damaged:
-        raise FaultImpossible("what was written over it was there already")
+        raise ClusterError("what was written over it was there already")
     return what

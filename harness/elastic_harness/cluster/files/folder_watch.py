@@ -9,12 +9,12 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Callable
 from typing import Final
 
+from elastic_harness.cluster.facets import OnUnseen, OnWritten
 from pytest_elastic.loop import Loop
 
-__all__ = ["FolderWatch"]
+__all__ = ["FolderWatch", "folder_identity"]
 
 _CLOSE_WRITE, _MOVED_TO, _CREATE, _OVERFLOW, _IS_DIR = 0x8, 0x80, 0x100, 0x4000, 0x40000000
 _NON_BLOCKING_CLOEXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC
@@ -30,18 +30,14 @@ _NO_ROOM: Final = {
 
 
 class FolderWatch:
-    """Calls `on_written(path, how)` for files below a folder, the path relative to it.
-
-    `how` is "written" (somebody who wrote has closed it) or "moved" (it was given this name). Once
-    files may be written that are not told, it calls `on_unseen(reason)`, with the first reason.
-    """
+    """Watches a folder as `Files.watch` does, from `start` until `close`."""
 
     def __init__(
         self,
         loop: Loop,
         folder: str,
-        on_written: Callable[[str, str], None],
-        on_unseen: Callable[[str], None],
+        on_written: OnWritten,
+        on_unseen: OnUnseen,
     ) -> None:
         self._loop = loop
         self._folder = folder
@@ -91,9 +87,16 @@ class FolderWatch:
         if mask & _IS_DIR:
             self._add(path, tells=True)
         elif mask & _CLOSE_WRITE:
-            self._on_written(path, "written")
+            self._tell(path, "written")
         elif mask & _MOVED_TO:
-            self._on_written(path, "moved")
+            self._tell(path, "moved")
+
+    def _tell(self, path: str, how: str) -> None:
+        try:
+            size = os.stat(self._whole(path)).st_size
+        except OSError:
+            size = None
+        self._on_written(path, how, size)
 
     def _add(self, path: str, *, tells: bool) -> None:
         """Watch a folder and those in it; with `tells`, its files are newer than the job."""
@@ -114,7 +117,7 @@ class FolderWatch:
                     if entry.is_dir(follow_symlinks=False):
                         self._add(inside, tells=tells)
                     elif tells:
-                        self._on_written(inside, "written")
+                        self._tell(inside, "written")
         except OSError as error:
             self._on_error(path, error.errno or 0)
 
@@ -134,6 +137,16 @@ class FolderWatch:
         if not self._misses_files:
             self._misses_files = True
             self._on_unseen(reason)
+
+
+def folder_identity(folder: str) -> str:
+    """Return what names a folder on all machines: two that see the same one, on one kernel, agree.
+
+    Machines that share it over a network do not; their kernels tell each of its own writers only.
+    """
+    found = os.stat(folder)
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return f"{file.read().strip()} {found.st_dev} {found.st_ino}"
 
 
 def _error_text(number: int) -> str:

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from elastic_harness.faults.context import FaultImpossible
-from elastic_harness.faults.disks.job_files import Place, corrupt_newest
+from elastic_harness.cluster.cluster import ClusterError
+from elastic_harness.cluster.files.damage import Place, corrupt_newest
 
 from tests.unit.faults.bench import World
 
@@ -64,7 +64,7 @@ def test_an_absolute_pattern_is_as_the_node_sees_it(places: list[Place]) -> None
 @pytest.mark.parametrize("pattern", ["/etc/*", "/tmp/diskette/*.pt"])
 def test_what_lies_outside_is_refused(places: list[Place], pattern: str) -> None:
     """And the message says what lies inside."""
-    with pytest.raises(FaultImpossible, match=r"is outside of what the job may lose: .*/tmp/disk"):
+    with pytest.raises(ClusterError, match=r"is outside of what the job may lose: .*/tmp/disk"):
         corrupt_newest(places, pattern, "torn")
 
 
@@ -72,9 +72,9 @@ def test_links_lead_nowhere(places: list[Place], tmp_path: Path) -> None:
     """Neither one to a file outside, nor one to a folder outside."""
     Path(places[1].path, "link.pt").symlink_to(tmp_path / "secret.pt")
     Path(places[1].path, "folder").symlink_to(tmp_path)
-    with pytest.raises(FaultImpossible, match="no file in /tmp/disk matches"):
+    with pytest.raises(ClusterError, match="no file in /tmp/disk matches"):
         corrupt_newest(places, "/tmp/disk/*.pt", "torn")
-    with pytest.raises(FaultImpossible, match="no file"):
+    with pytest.raises(ClusterError, match="no file"):
         corrupt_newest(places, "/tmp/disk/folder/*.pt", "torn")
     assert (tmp_path / "secret.pt").read_bytes() == DATA
 
@@ -83,10 +83,10 @@ def test_what_cannot_be_damaged_is_no_proof(places: list[Place]) -> None:
     """Zeros over zeros, an empty file."""
     zeros = Path(places[1].path, "zeros.pt")
     zeros.write_bytes(bytes(100))
-    with pytest.raises(FaultImpossible, match="was there already"):
+    with pytest.raises(ClusterError, match="was there already"):
         corrupt_newest(places, "/tmp/disk/*.pt", "torn")
     zeros.write_bytes(b"")
-    with pytest.raises(FaultImpossible, match="0 bytes"):
+    with pytest.raises(ClusterError, match="0 bytes"):
         corrupt_newest(places, "/tmp/disk/*.pt", "torn")
 
 
