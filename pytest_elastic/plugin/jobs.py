@@ -45,6 +45,7 @@ _KNOWN = (
     "conf",
     "endpoints",
     "initial_nodes",
+    "labels",
     "launcher",
     "limit",
     "module",
@@ -53,6 +54,7 @@ _KNOWN = (
     "nproc",
     "proxies",
     "requires",
+    "resources",
     "seed",
     "store_host",
     "without",
@@ -267,6 +269,7 @@ def _scenario(
                     "initial": merged.get("initial_nodes", high),
                     "min": low,
                     "max": high,
+                    **{key: merged[key] for key in ("resources", "labels") if key in merged},
                 },
                 "limit": merged.get("limit", _LIMIT),
                 "expect": {

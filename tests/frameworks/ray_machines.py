@@ -50,6 +50,45 @@ JOBS = """
     ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
     print(len(state.jobs()))
 """
+# How much of the resource "slots" nobody has.
+SLOTS = """
+    import ray
+
+    ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+    print(ray.available_resources().get("slots", 0))
+"""
+# Which machine each node is on, and how many slots are left while they run.
+PLACED = """
+    import subprocess, sys
+    import pytest
+    from elastic_harness.cluster.process import PIDS_OF_A_MACHINE
+    from elastic_harness.history.events import WorkerHello
+
+    def machines(history):
+        hellos = history.of_kind(WorkerHello)
+        return {hello.node: hello.event.pid // PIDS_OF_A_MACHINE for hello in hellos}
+
+    def slots_left():
+        asked = subprocess.run([sys.executable, "slots.py"], capture_output=True, text=True)
+        return float(asked.stdout)
+
+    @pytest.mark.elastic(nodes=3, resources={"slots": 1})
+    def test_resources(elastic_job):
+        job = elastic_job("second_try.py").start()
+        job.wait_for_world_size(3)
+        assert slots_left() == 0
+        assert machines(job.history) == {"n1": 2, "n2": 3, "n3": 2}
+
+    @pytest.mark.elastic(nodes=2, labels={"zone": "b"})
+    def test_labels(elastic_job):
+        job = elastic_job("hello.py")
+        assert slots_left() == 3
+        assert job.wait().succeeded and machines(job.history) == {"n1": 3, "n2": 3}
+
+    @pytest.mark.elastic(nodes=2, resources={"slots": 2})
+    def test_there_is_not_so_much(elastic_job):
+        elastic_job("hello.py").wait()
+"""
 # An actor stays on a machine; its job ends when Ray tells it that the machine's node is lost.
 WATCH = """
     import sys, threading
@@ -110,6 +149,25 @@ def test_a_scenario_runs_on_the_machines_of_a_ray_cluster(rays: Rays, place: Pla
     (run,) = place.runs
     logs = place.folder / ".elastic" / run / "logs"
     assert {path.name for path in logs.iterdir()} == {"n1", "n2", "n3"}
+    assert rays.left() == []
+
+
+def test_nodes_are_where_their_resources_and_labels_are(rays: Rays, place: Place) -> None:
+    """Others do not get what they have, and Ray has it back after the run."""
+    slots = place.add("slots.py", SLOTS)
+    place.add("test_placed.py", PLACED)
+    called = rays.pytest(place, "-rA", "-p", "no:cacheprovider")
+    assert called.outcomes == {
+        "test_resources": "PASSED",
+        "test_labels": "PASSED",
+        "test_there_is_not_so_much": "FAILED",
+    }, called.out
+    lacking = (
+        "cannot start node 'n2' on a machine with slots: 2: there is room for 1 such nodes "
+        f"(0 on {NETWORK}.1, 1 on {NETWORK}.2, 0 on {NETWORK}.3)"
+    )
+    assert lacking in " ".join(called.out.split())
+    assert float(rays.head.run(sys.executable, str(slots))) == 3
     assert rays.left() == []
 
 

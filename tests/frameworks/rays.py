@@ -94,9 +94,9 @@ class Rays:
         start = (*_RAY, "start", *_HEAD, f"--temp-dir={self.folder}")
         self._run(number, *start, *_node(number), *_STARTED, f"--num-cpus={cpus}", path=path)
 
-    def join(self, number: int, *, cpus: int) -> None:
+    def join(self, number: int, *, cpus: int, more: tuple[str, ...] = ()) -> None:
         """Add a machine to the Ray of the first."""
-        start = (*_RAY, "start", f"--address={ADDRESS}")
+        start = (*_RAY, "start", f"--address={ADDRESS}", *more)
         self._run(number, *start, *_node(number), *_STARTED, f"--num-cpus={cpus}")
 
     def stop(self, number: int, *, path: str = "") -> None:
@@ -112,6 +112,8 @@ class Rays:
 def rays_on_machines(*, cpus: int) -> Iterator[Rays]:
     """Make the machines, each with so many processors for Ray; all is gone at the end.
 
+    The second has two "slots" too, the third one, and the label zone=b.
+
     Ray keeps its files in a folder of each machine, whose path has to be short.
     """
     folder = tempfile.mkdtemp(prefix="er-")
@@ -120,8 +122,8 @@ def rays_on_machines(*, cpus: int) -> Iterator[Rays]:
     try:
         starting = Rays(network=network, folder=folder, own=frozenset())
         starting.start_head(1, cpus=cpus)
-        for number in (2, 3):
-            starting.join(number, cpus=cpus)
+        starting.join(2, cpus=cpus, more=('--resources={"slots": 2}',))
+        starting.join(3, cpus=cpus, more=('--resources={"slots": 1}', "--labels=zone=b"))
         own = frozenset(row.pid for row in network.rows())
         yield Rays(network=network, folder=folder, own=own)
     finally:

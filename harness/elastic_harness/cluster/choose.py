@@ -157,6 +157,8 @@ def _capabilities(failures: Mapping[str, str], lacking: str) -> Capabilities:
         elif name == "disk_faults":
             failure = lacking or failures.get(name)
             entries.append((name, not failure, failure or "a dry run made such a disk"))
+        elif name == "placement":
+            entries.append((name, False, "only machines of a Ray have resources and labels"))
         elif name in _ON_ONE_MACHINE:
             entries.append((name, True, "all nodes are on this machine"))
         elif name in _WITH_NAMESPACES:

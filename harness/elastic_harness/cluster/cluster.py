@@ -66,6 +66,7 @@ CAPABILITIES: Mapping[str, str] = {
     "disk_faults": "what a node reads and writes below a path can be refused, fail and take long",
     "clock_skew": "the time of day can be wrong on a node",
     "cuda": "workers have a GPU that CUDA can use",
+    "placement": "nodes can be put on machines with certain resources and labels",
     "gateway": "nodes can connect to services of the harness, such as proxies",
     "listeners": "the process that listens at a port of a node can be found",
     "node_sockets": "the harness can connect and listen in the network of a node",
@@ -124,7 +125,8 @@ class NodeSpec:
     on its local disk (a reboot); without it the disk is empty (a replacement). `read_only` are
     files and directories that the node may read and not write; a cluster whose nodes have no
     mounts of their own cannot keep that.
-    `sysctls` are written below /proc/sys/net of the node.
+    `sysctls` are written below /proc/sys/net of the node. Its machine has `labels`, and `resources`
+    for it alone (capability `placement`).
     """
 
     name: str
@@ -133,6 +135,8 @@ class NodeSpec:
     read_only: Sequence[str] = ()
     keep_disk: bool = False
     sysctls: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         allowed = self.name.replace("-", "").replace(".", "")

@@ -111,11 +111,19 @@ class Job(ScenarioModel):
 
 
 class Nodes(ScenarioModel):
-    """How many nodes start (`max`, if nothing is said), and how few and many a job may run on."""
+    """How many nodes start (`max`, if nothing is said), and how few and many a job may run on.
+
+    Each is on a machine with these `labels`, and has these `resources` there for itself (numbers,
+    in Ray's words).
+    """
 
     initial: int = Field(ge=1, le=250)
     min: int = Field(ge=1)
     max: int = Field(ge=1, le=250)
+    resources: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+        default_factory=dict
+    )
+    labels: Mapping[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod

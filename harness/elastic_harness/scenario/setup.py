@@ -108,6 +108,8 @@ def make_stage_plan(
         # What is preloaded has read its environment long ago.
         preloaded=preloaded and not launch_environs,
         launch_environs=launch_environs,
+        resources=plan.scenario.nodes.resources,
+        labels=plan.scenario.nodes.labels,
         proxies=plan.scenario.proxies,
         seed=plan.seed.value,
         patience=patience,

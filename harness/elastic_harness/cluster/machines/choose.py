@@ -125,7 +125,7 @@ def choose_machines(
             hint="`pytest-elastic doctor --machines=FILE` asks them again.",
         )
     facts = {name: each for name, each, _ in compared if each is not None}
-    capabilities = _capabilities(facts_of_this_machine(""), facts)
+    capabilities = _capabilities(facts_of_this_machine(""), facts, placement)
     if overlay == "off":
         capabilities = _without_overlay(capabilities)
     capabilities = _with_gateway(capabilities, placement)
@@ -178,12 +178,15 @@ def _differences(ours: MachineFacts, theirs: MachineFacts, preload: Sequence[str
             yield f"{name} is {there or 'not installed'} there, and {here or 'not installed'} here"
 
 
-def _capabilities(ours: MachineFacts, facts: Mapping[str, MachineFacts]) -> Capabilities:
+def _capabilities(
+    ours: MachineFacts, facts: Mapping[str, MachineFacts], placement: Placement
+) -> Capabilities:
     every = [ours, *facts.values()]
     has_our_clock = len({each.clock for each in every}) == 1
     has_our_kernel = len({each.boot_id for each in every}) == 1
     strangers = [name for name, each in facts.items() if not each.has_sign]
     known = {
+        "placement": placement.placing,
         "listeners": (True, "agents look for it"),
         "common_clock": (
             has_our_clock,

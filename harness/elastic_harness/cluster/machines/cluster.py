@@ -1,7 +1,7 @@
 """A cluster whose nodes are on several machines, each with an agent that does what is asked.
 
-Node N is on machine N modulo their number. A process has a number of its own here (see
-`PIDS_OF_A_MACHINE`).
+Node N is on machine N modulo their number, of those that have what nodes need. A process has a
+number of its own here (see `PIDS_OF_A_MACHINE`).
 
 Where all machines can make namespaces, nodes are those of the namespace cluster: the switch of each
 machine carries the packets of its own nodes, and trunks join the switches. Elsewhere a node is a
@@ -299,6 +299,7 @@ class MachinesCluster:
         yield from self._join_switches()
         if self.network is not None:
             self.network.spread_s = 0.0
+        yield from self._placement.release(self.loop)
         self._copied.clear()
         self._places.clear()
 
@@ -311,7 +312,6 @@ class MachinesCluster:
         return run(self.loop, self._start_node(spec))
 
     def _start_node(self, spec: NodeSpec) -> Steps[ClusterNode]:
-        machine = self._machines[(spec.index - 1) % len(self._machines)]
         isolated = self.network is not None
         shared = [*spec.shared, os.getcwd(), *filter(None, sys.path)]
         folders = [path for path in spec.shared if os.path.isdir(path) and _is_private(path)]
@@ -321,6 +321,11 @@ class MachinesCluster:
             "sysctls": dict(spec.sysctls) if isolated else {},
         }
         try:
+            machine = self._machine_for(spec)
+            if spec.resources:
+                yield from self._placement.reserve(
+                    self.loop, machine.name, spec.name, spec.resources
+                )
             started = yield from machine.call("start_node", {"spec": wanted, "folders": folders})
             facts = started.fields
             if isolated:
@@ -344,6 +349,27 @@ class MachinesCluster:
         self._nodes[spec.name] = node
         self._places[spec.name] = machine
         return node
+
+    def _machine_for(self, spec: NodeSpec) -> Machine:
+        """Return the machine of a node: of those that have what it needs, one after the other."""
+        if not (spec.resources or spec.labels):
+            return self._machines[(spec.index - 1) % len(self._machines)]
+        rooms = [
+            (machine, self._placement.room_on(machine.name, spec.resources, spec.labels))
+            for machine in self._machines
+        ]
+        before, turn = spec.index - 1, 0
+        while having_room := [machine for machine, room in rooms if room > turn]:
+            if before < len(having_room):
+                return having_room[before]
+            before, turn = before - len(having_room), turn + 1
+        needs = [f"{name}: {value:g}" for name, value in spec.resources.items()]
+        needs += [f"{name}: {value}" for name, value in spec.labels.items()]
+        rooms_of = ", ".join(f"{room:g} on {machine.name}" for machine, room in rooms)
+        raise ClusterError(
+            f"cannot start node '{spec.name}' on a machine with {', '.join(needs)}: there is room "
+            f"for {sum(room for _, room in rooms):g} such nodes ({rooms_of})"
+        )
 
     def begin_node(self, request: Mapping[str, Any]) -> Future[ClusterNode]:
         """Start the gateway: pytest is on none of the machines, so there is none."""

@@ -15,15 +15,15 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.cluster.machines.agent import AgentOrder
 from elastic_harness.cluster.machines.facts import MachineFacts
 from elastic_harness.cluster.process_table import descendants
-from elastic_harness.future import Future, Sleep, Steps
+from elastic_harness.future import Future, Sleep, Steps, settled
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
 
@@ -85,8 +85,14 @@ class CallBack:
 class Placement(ABC):
     """Brings the agent to machines, whose names are `machines`.
 
-    With `keeps_agents` what has started an agent lasts as long as the agent does.
+    With `keeps_agents` what has started an agent lasts as long as the agent does. `placing` is the
+    capability `placement`, and why.
     """
+
+    placing: ClassVar[tuple[bool, str]] = (
+        False,
+        "only machines of a Ray have resources and labels",
+    )
 
     def __init__(
         self, kind: str, machines: Sequence[str], *, call_back: CallBack, keeps_agents: bool
@@ -117,6 +123,22 @@ class Placement(ABC):
     @abstractmethod
     def survey(self, sign: str) -> dict[str, MachineFacts | str]:
         """Ask all machines at once what they are; what is no answer is why there is none."""
+
+    def room_on(
+        self, machine: str, resources: Mapping[str, float], labels: Mapping[str, str]
+    ) -> float:
+        """Return for how many nodes with these needs a machine has room."""
+        return 0.0
+
+    def reserve(
+        self, loop: Loop, machine: str, node: str, resources: Mapping[str, float]
+    ) -> Future[None]:
+        """Keep resources for a node, until `release`; harmless where they are kept already."""
+        return settled(None)
+
+    def release(self, loop: Loop) -> Future[None]:
+        """Keep nothing for nodes any more."""
+        return settled(None)
 
     def listen(self) -> socket.socket:
         """Open the socket that agents call; raises ClusterError."""

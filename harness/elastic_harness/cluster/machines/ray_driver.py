@@ -6,6 +6,8 @@ raylet. It talks over the Unix socket whose descriptor is its only argument:
     open {address, count, nodes}             finds several nodes that have a processor to give
     reserve {}                               takes a processor of each of them
     release {}                               gives these back
+    reserve_for {key, node, resources}       takes resources of a node, once for each key
+    release_all {}                           gives all of these back
     run {node, command, environ, given}      runs a command on one of them, until its end
 
 Each node has one worker of Ray's, an actor, which all commands there are run by: to start one takes
@@ -99,6 +101,7 @@ class _Job:
     def __init__(self) -> None:
         self._own_folder = ""
         self._group: PlacementGroup | None = None
+        self._groups: dict[str, PlacementGroup] = {}  # by what they were reserved for
         self._runners: dict[str, Any] = {}
 
     def open(self, address: str, count: int, nodes: Sequence[str]) -> dict[str, Any]:
@@ -116,14 +119,20 @@ class _Job:
                 **quiet,
             )
         able = {
-            node["NodeID"]: node["NodeManagerAddress"]
+            node["NodeID"]: {
+                "id": node["NodeID"],
+                "address": node["NodeManagerAddress"],
+                "resources": node["Resources"],
+                "labels": node["Labels"],
+            }
             for node in ray.nodes()
             if node["Alive"] and node["Resources"].get("CPU", 0) >= 1
         }
         if lost := [each for each in nodes if each not in able]:
             raise RuntimeError(f"Ray has lost the node {', '.join(lost)}")
         if not able or count > len(able):
-            found = f"{len(able)} ({', '.join(able.values()) or 'none'})"
+            addresses = ", ".join(node["address"] for node in able.values())
+            found = f"{len(able)} ({addresses or 'none'})"
             raise RuntimeError(
                 f"expected {max(count, 1)} machines, found {found} that have a processor for Ray"
             )
@@ -132,7 +141,7 @@ class _Job:
             where = NodeAffinitySchedulingStrategy(node, soft=False)
             actor = ray.remote(num_cpus=0, scheduling_strategy=where)(_Runner)
             self._runners[node] = actor.remote()
-        return {"nodes": [[node, able[node]] for node in chosen]}
+        return {"nodes": [able[node] for node in chosen]}
 
     def _reserve(self, count: int, nodes: Sequence[str]) -> list[str]:
         group = self._group = placement_group(
@@ -166,6 +175,27 @@ class _Job:
             self._group = None
         return {}
 
+    def reserve_for(self, key: str, node: str, resources: Mapping[str, float]) -> dict[str, Any]:
+        """Take resources of a node, unless they were taken for the same."""
+        if key not in self._groups:
+            group = self._groups[key] = placement_group(
+                [dict(resources)], bundle_label_selector=[{_NODE_ID: node}]
+            )
+            if not group.wait(_RESERVE_LIMIT_S):
+                remove_placement_group(self._groups.pop(key))
+                wanted = ", ".join(f"{name}: {each:g}" for name, each in resources.items())
+                raise RuntimeError(
+                    f"others have what is left of {wanted} there, and had it for "
+                    f"{_RESERVE_LIMIT_S:g} s"
+                )
+        return {}
+
+    def release_all(self) -> dict[str, Any]:
+        """Give back what was taken for keys."""
+        while self._groups:
+            remove_placement_group(self._groups.popitem()[1])
+        return {}
+
     def run(
         self, node: str, command: Sequence[str], environ: Mapping[str, str], given: str
     ) -> dict[str, Any]:
@@ -190,6 +220,8 @@ def _main(fd: int) -> None:
         "open": job.open,
         "reserve": job.reserve,
         "release": job.release,
+        "reserve_for": job.reserve_for,
+        "release_all": job.release_all,
     }
 
     def obey(op: str, fields: JsonObject, _: list[int], reply: Reply) -> None:

@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from elastic_harness.cluster.cluster import ClusterError
@@ -53,6 +54,16 @@ _NO_RAYLET: Final = re.compile("No node info found|Failed to connect to socket")
 _FATAL: Final = re.compile(r"^\[[^\]]+ C \d+ \d+\] \S+ (.+)$", re.MULTILINE)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RayNode:
+    """A node of Ray's; `resources` are all that it has, be they free or not."""
+
+    id: str
+    address: str
+    resources: Mapping[str, float]
+    labels: Mapping[str, str]
+
+
 class RayPlacement(Placement):
     """Places agents by a Ray: the one at `address`, or one of its own ("").
 
@@ -60,12 +71,14 @@ class RayPlacement(Placement):
     `survey`, and stays so.
     """
 
+    placing = (True, "by Ray")
+
     def __init__(self, address: str, *, count: int, call_back: CallBack) -> None:
         super().__init__("ray", (), call_back=call_back, keeps_agents=False)
         self._address = "" if address == "local" else address
         self._count = count
-        # A machine's Ray node, and that node's address, by the machine's name.
-        self._nodes: dict[str, tuple[str, str]] = {}
+        self._nodes: dict[str, _RayNode] = {}  # by the machine's name
+        self._keeps_for_nodes = False
         self._driver: _Driver | None = None
         self._opened: Future[None] | None = None
 
@@ -86,7 +99,43 @@ class RayPlacement(Placement):
         return frozenset() if self._driver is None else self._driver.fds
 
     def addresses(self, machine: str, port: int) -> list[tuple[str, int]]:
-        return super().addresses(self._nodes[machine][1], port)
+        return super().addresses(self._nodes[machine].address, port)
+
+    def room_on(
+        self, machine: str, resources: Mapping[str, float], labels: Mapping[str, str]
+    ) -> float:
+        node = self._nodes[machine]
+        if labels.items() - node.labels.items():
+            return 0.0
+        # One processor is reserved for the agent.
+        free = {**node.resources, "CPU": node.resources["CPU"] - 1}
+        rooms = (free.get(name, 0.0) // wanted for name, wanted in resources.items())
+        return min(rooms, default=float("inf"))
+
+    def reserve(
+        self, loop: Loop, machine: str, node: str, resources: Mapping[str, float]
+    ) -> Future[None]:
+        return run(loop, self._reserve(machine, node, resources))
+
+    def _reserve(self, machine: str, node: str, resources: Mapping[str, float]) -> Steps[None]:
+        order = {"key": node, "node": self._nodes[machine].id, "resources": dict(resources)}
+        assert self._driver is not None, "it lasts as long as the cluster"
+        self._keeps_for_nodes = True
+        try:
+            yield from self._driver.call("reserve_for", order)
+        except ClusterError as error:
+            why = f"{self.where} gives {machine} nothing for it: {error.message}"
+            raise ClusterError(f"cannot start node '{node}': {why}") from error
+
+    def release(self, loop: Loop) -> Future[None]:
+        return run(loop, self._release())
+
+    def _release(self) -> Steps[None]:
+        if self._keeps_for_nodes and self._driver is not None:
+            self._keeps_for_nodes = False
+            # A driver that has ended keeps nothing.
+            with contextlib.suppress(ClusterError):
+                yield from self._driver.call("release_all", {})
 
     def place(self, loop: Loop, machine: str, order: AgentOrder) -> Future[None]:
         return run(loop, self._place(loop, machine, order))
@@ -171,7 +220,7 @@ class RayPlacement(Placement):
     def _start_driver(self, loop: Loop) -> Steps[None]:
         if self._driver is not None:  # it has ended by itself
             yield from self._driver.close(loop)
-        known = [node for node, _ in self._nodes.values()]
+        known = [node.id for node in self._nodes.values()]
         is_own = not self._address
         environ = {"RAY_USAGE_STATS_ENABLED": "0", **_PATIENCE}
         if is_own:
@@ -185,14 +234,16 @@ class RayPlacement(Placement):
             "nodes": [] if is_own else known,
         }
         answer = yield from driver.call("open", opening)
-        nodes = [(str(node), str(address)) for node, address in answer.fields["nodes"]]
+        nodes = [_RayNode(**fields) for fields in answer.fields["nodes"]]
         if known and not is_own:
             return
-        addresses = [address for _, address in nodes]
+        addresses = [node.address for node in nodes]
         names = {
             # Several raylets on one machine are several machines to Ray.
-            address if addresses.count(address) == 1 else f"{address}/{node[:8]}": (node, address)
-            for node, address in nodes
+            node.address
+            if addresses.count(node.address) == 1
+            else f"{node.address}/{node.id[:8]}": node
+            for node in nodes
         }
         self._nodes = dict(sorted(names.items()))
         self.machines = tuple(self._nodes)
@@ -200,7 +251,7 @@ class RayPlacement(Placement):
     def _run(self, machine: str, *arguments: str, given: str = "") -> Future[Answer]:
         assert self._driver is not None, "a driver is started first"
         fields = {
-            "node": self._nodes[machine][0],
+            "node": self._nodes[machine].id,
             "command": [*AGENT, *arguments],
             "environ": dict(os.environ),
             "given": given,

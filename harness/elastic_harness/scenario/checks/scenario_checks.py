@@ -49,6 +49,8 @@ def needed_capabilities(scenario: Scenario, faults: FaultRegistry) -> tuple[str,
         needs["names"] = None  # where all nodes have one name, nobody knows which endpoint is whose
     if scenario.proxies:
         needs["gateway"] = None
+    if scenario.nodes.resources or scenario.nodes.labels:
+        needs["placement"] = None
     for entry in scenario.timeline:
         if isinstance(entry.when, WritingCondition):
             needs["disk_faults"] = None

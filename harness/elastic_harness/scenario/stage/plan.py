@@ -25,7 +25,8 @@ class StagePlan:
 
     `environ` is the whole environment of a launcher, save what is the node's own. `shared` are
     directories that every node sees as the host does, `read_only` what is not the job's own and
-    may not be written; `endpoints` the nodes at the rendezvous
+    may not be written; `resources` and `labels` are what machines of nodes have to have;
+    `endpoints` the nodes at the rendezvous
     endpoints, one as a rule; `data_folders` those of the directories whose files are
     the job's own, to be lost or damaged, the checkpoint directory first. `launch_environs` give
     what faults need of a launcher's environment, for the node's folder of logs.
@@ -43,6 +44,8 @@ class StagePlan:
     launch_environs: Sequence[Callable[[str], Mapping[str, str]]] = ()
     preloaded: bool = True
     sysctls: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     proxies: Mapping[str, ProxySpec] = field(default_factory=dict)
     patience: float = 1.0
     seed: int = 0

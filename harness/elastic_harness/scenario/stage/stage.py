@@ -273,6 +273,8 @@ class Stage:
             read_only=self._plan.read_only,
             keep_disk=keep_disk,
             sysctls=self._plan.sysctls,
+            resources=self._plan.resources,
+            labels=self._plan.labels,
         )
         return self._cluster.start_node(spec).then(on_up)
 
