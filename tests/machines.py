@@ -232,10 +232,11 @@ class MachinesBench(Bench):
         nodes: str = "namespace",
         user: int = 0,
         copy: str = "",
+        by_datagrams: bool = False,
     ) -> None:
         self.network_of_machines = network
         self._user, self._copy = user, copy
-        self._lease_s = lease_s
+        self._lease_s, self._by_datagrams = lease_s, by_datagrams
         super().__init__(nodes, folder, preload=())
 
     @property
@@ -255,6 +256,7 @@ class MachinesBench(Bench):
             preload=preload,
             lease_s=self._lease_s,
             copy=choice.copy,
+            by_datagrams=self._by_datagrams,
         )
 
     def proc(self, pid: int) -> Path:

@@ -118,9 +118,10 @@ _OPTIONS = (
         name="overlay",
         default="auto",
         metavar="WHICH",
-        choices=("auto", "off"),
+        choices=("auto", "udp", "off"),
         help="auto: nodes on other machines have networks of their own, joined over TCP, where "
-        "every machine can make such nodes; off: they are plain processes in the machines' network",
+        "every machine can make such nodes; udp: the same, joined by datagrams; off: they are "
+        "plain processes in the machines' network",
     ),
     _Option(
         name="copy",

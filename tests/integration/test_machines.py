@@ -105,9 +105,53 @@ def send_and_receive(bench: MachinesBench) -> None:
         assert receiver.recv(100) == b"hello"
 
 
-def test_a_trunk_that_stalls_is_the_harnesss_own_doing(network: Network, tmp_path: Path) -> None:
+# Sends 64 MB to who connects, and waits until all of it was read.
+SENDS = """
+import socket
+server = socket.create_server(("", 7001))
+peer, _ = server.accept()
+peer.sendall(bytes(1 << 26))
+peer.shutdown(socket.SHUT_WR)
+peer.recv(1)
+"""
+# Reads all that comes from an address, and says how much, and what the longest segment was.
+READS = """
+import socket, struct, sys, time
+while True:
+    try:
+        peer = socket.create_connection((sys.argv[1], 7001))
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.01)
+size = 0
+while data := peer.recv(1 << 20):
+    size += len(data)
+print(size, peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))
+"""
+
+
+@pytest.mark.parametrize(("by_datagrams", "longest"), [(False, 1448), (True, 1348)])
+def test_trunks_carry_what_nodes_send(
+    network: Network, tmp_path: Path, *, by_datagrams: bool, longest: int
+) -> None:
+    """By TCP and by UDP, where a packet of a node is one of the network's."""
+    bench = MachinesBench(network, tmp_path, by_datagrams=by_datagrams)
+    bench.start("n1", "n2")
+    bench.run("n1", sys.executable, "-S", "-c", SENDS)
+    address = bench.cluster.nodes["n1"].address
+    reader = bench.run("n2", sys.executable, "-S", "-c", READS, address)
+    assert bench.finish(reader) == 0
+    assert bench.printed().split() == [str(1 << 26), str(longest)]
+    bench.close()
+    assert network.is_clean()
+
+
+@pytest.mark.parametrize("by_datagrams", [False, True])
+def test_a_trunk_that_stalls_is_the_harnesss_own_doing(
+    network: Network, tmp_path: Path, *, by_datagrams: bool
+) -> None:
     """What is sent while no machine hears the other makes a run unknown; the next one is well."""
-    bench = MachinesBench(network, tmp_path)
+    bench = MachinesBench(network, tmp_path, by_datagrams=by_datagrams)
     bench.start("n1", "n2")
     send_and_receive(bench)
     assert bench.counters().own_drops == {}

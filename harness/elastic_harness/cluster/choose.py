@@ -90,14 +90,19 @@ class Choice:
         *,
         on_event: Callable[[ClusterEvent], None],
         preload: Sequence[str] = DEFAULT_PRELOAD,
+        mtu: int | None = None,
     ) -> ClusterClient:
-        """Return a cluster of this kind; nothing is started."""
+        """Return a cluster of this kind; nothing is started.
+
+        With `mtu` its nodes send no more bytes at a time, and no packets that others cut up.
+        """
         return self.cluster(
             loop,
             on_event=on_event,
             capabilities=self.capabilities,
             uses_user_namespace=self.uses_user_namespace,
             preload=preload,
+            mtu=mtu,
         )
 
 

@@ -72,8 +72,10 @@ class ClusterClient:
         capabilities: Capabilities,
         uses_user_namespace: bool = False,
         preload: Sequence[str] = ("torch",),
+        mtu: int | None = None,
     ) -> None:
         self.loop = loop
+        self._mtu = mtu
         self.capabilities = capabilities
         self.network = Switch(self) if capabilities.has("network") else None
         self.sockets = LocalSockets(self, is_isolated=self._is_isolated)
@@ -211,7 +213,7 @@ class ClusterClient:
     def _start_node(self, request: Mapping[str, Any]) -> Steps[ClusterNode]:
         name: str = request["name"]
         try:
-            started = yield from self.ask("start_node", request)
+            started = yield from self.ask("start_node", {**request, "mtu": self._mtu})
         except ClusterError:
             self._places.pop(name, None)
             raise

@@ -42,7 +42,10 @@ class ClusterOptions(Protocol):
 
     @property
     def overlay(self) -> str:
-        """Whether nodes on machines have networks of their own: "auto" (where they can), "off"."""
+        """Whether nodes on machines have networks of their own: "auto" (where they can), "off".
+
+        "udp": as "auto", and trunks between machines are datagrams.
+        """
 
     @property
     def copy(self) -> str:

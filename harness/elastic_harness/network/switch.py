@@ -43,7 +43,7 @@ from elastic_harness.network.switch_wire import (
     policy_from_fields,
 )
 from elastic_harness.network.traffic import TrafficTable
-from elastic_harness.network.trunk import Trunk
+from elastic_harness.network.trunk import Trunk, trunk_over
 from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.loop import Loop, Timer
@@ -391,12 +391,12 @@ class Switch:
         if machine in self._trunks:
             self._trunks[machine].close()
         sock = socket.socket(fileno=fd)
-        self._trunks[machine] = Trunk(self._loop, sock, on_frame=self._deliver_from_afar)
+        self._trunks[machine] = trunk_over(self._loop, sock, on_frame=self._deliver_from_afar)
 
     def _own_drops(self) -> dict[str, int]:
-        """Return what no link has counted: stalls of trunks, and what they brought in vain."""
-        stalls = sum(trunk.stalls for trunk in self._trunks.values())
-        own = {DropReason.TRUNK: stalls, DropReason.DEVICE: self._undelivered}
+        """Return what no link has counted: what trunks did wrong, and what they brought in vain."""
+        failures = sum(trunk.failures for trunk in self._trunks.values())
+        own = {DropReason.TRUNK: failures, DropReason.DEVICE: self._undelivered}
         return {reason.value: number for reason, number in own.items() if number}
 
     def _detach_name(self, name: str) -> None:

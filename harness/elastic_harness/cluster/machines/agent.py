@@ -46,6 +46,7 @@ from elastic_harness.conversation import Answer, Conversation, Reply
 from elastic_harness.future import Future, Steps, gather, run, settled
 from elastic_harness.leaks import what_is_left
 from elastic_harness.network.switch_wire import counters_to_fields
+from elastic_harness.network.trunk import DATAGRAM_MTU
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.errors import ElasticError
@@ -64,7 +65,8 @@ class AgentOrder:
 
     `addresses` are where pytest may be reached (a host "": where ssh came from). With `stays` the
     agent does not leave its parent. `environ` is its whole environment, in place of that of ssh or
-    a batch system: warm workers need the one that pytest has.
+    a batch system: warm workers need the one that pytest has. Trunks to other machines are TCP's,
+    or UDP's `by_datagrams`.
     """
 
     machine: int
@@ -75,6 +77,7 @@ class AgentOrder:
     preload: list[str]
     environ: dict[str, str]
     stays: bool = False
+    by_datagrams: bool = False
 
     def encode(self) -> bytes:
         """Return the line that `decode` takes."""
@@ -125,7 +128,10 @@ class NodeAgent:
         self._copies = LogCopies(self._loop, self._send_copy)
         self._files: FolderWatch | None = None
         self._cluster = choose_cluster(order.nodes).make(
-            self._loop, on_event=self._on_cluster_event, preload=order.preload
+            self._loop,
+            on_event=self._on_cluster_event,
+            preload=order.preload,
+            mtu=DATAGRAM_MTU if order.by_datagrams else None,
         )
 
     def run(self) -> str:
@@ -286,8 +292,13 @@ class NodeAgent:
         os.makedirs(self._cluster.scratch, mode=0o700, exist_ok=True)
         address, port = self._dialler.local_address, 0
         if self._cluster.network is not None:
-            number = self._order.machine
-            self._trunks = TrunkEnds(self._loop, number, address, self._credentials)
+            self._trunks = TrunkEnds(
+                self._loop,
+                self._order.machine,
+                address,
+                self._credentials,
+                by_datagrams=self._order.by_datagrams,
+            )
             port = self._trunks.port
         return Answer(fields={"address": address, "port": port})
 

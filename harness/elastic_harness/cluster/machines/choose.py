@@ -51,6 +51,7 @@ class MachinesChoice:
     capabilities: Capabilities
     reason: str
     copy: tuple[str, bytes] | None = None
+    by_datagrams: bool = False
 
     @property
     def kind(self) -> str:
@@ -72,6 +73,7 @@ class MachinesChoice:
             capabilities=self.capabilities,
             preload=preload,
             copy=self.copy,
+            by_datagrams=self.by_datagrams,
         )
 
 
@@ -113,8 +115,8 @@ def choose_machines(
 ) -> MachinesChoice:
     """Ask all machines what they are; raises UsageError unless all of them will do.
 
-    With `overlay` "off", nodes are plain processes even where they could have networks. `copy` is a
-    folder that is brought to machines which do not have it.
+    With `overlay` "off", nodes are plain processes even where they could have networks; "udp" joins
+    the networks by datagrams. `copy` is a folder that is brought to machines which do not have it.
     """
     archive = (copy, pack_folder(copy)) if copy else None
     compared = compare_machines(placement, preload=preload)
@@ -134,7 +136,11 @@ def choose_machines(
     if not network.available:
         reason = f"plain processes on {machines}, because {network.reason}"
     return MachinesChoice(
-        placement=placement, capabilities=capabilities, reason=reason, copy=archive
+        placement=placement,
+        capabilities=capabilities,
+        reason=reason,
+        copy=archive,
+        by_datagrams=overlay == "udp",
     )
 
 

@@ -78,7 +78,8 @@ _CLOSE_LIMIT_S: Final = 20.0
 class MachinesCluster:
     """The operations of `Cluster`, carried out by agents that a placement has put on machines.
 
-    `copy` is a folder that machines are to have, and an archive of it.
+    `copy` is a folder that machines are to have, and an archive of it. Trunks are connections of
+    TCP, or UDP `by_datagrams`.
     """
 
     scratch = ""
@@ -93,6 +94,7 @@ class MachinesCluster:
         preload: Sequence[str] = ("torch",),
         lease_s: float = LEASE_S,
         copy: tuple[str, bytes] | None = None,
+        by_datagrams: bool = False,
     ) -> None:
         self.kind = placement.kind
         self.capabilities = capabilities
@@ -110,6 +112,7 @@ class MachinesCluster:
         self._preload = list(preload)
         self._lease_s = lease_s
         self._copy = copy
+        self._by_datagrams = by_datagrams
         has_our_clock = capabilities.has("common_clock")
         self._machines = [
             Machine(loop, number, name, has_our_clock=has_our_clock)
@@ -188,6 +191,7 @@ class MachinesCluster:
                     self.loop,
                     len(self._machines) + 1,
                     Credentials.of_job(token.encode(), "machines"),
+                    by_datagrams=self._by_datagrams,
                     on_event=self._on_own_event,
                 )
                 starts.append(self._gateway.start())
@@ -235,6 +239,7 @@ class MachinesCluster:
             preload=self._preload,
             environ=dict(os.environ),
             stays=self._placement.keeps_agents,
+            by_datagrams=self._by_datagrams,
         )
         placed = self._placement.place(self.loop, machine.name, order)
         placed.add_done_callback(

@@ -19,6 +19,7 @@ from elastic_harness.cluster.machines.trunk_ends import TrunkEnds
 from elastic_harness.conversation import Answer
 from elastic_harness.future import Future, Steps, gather, run
 from elastic_harness.network.link_model import Pair
+from elastic_harness.network.trunk import DATAGRAM_MTU
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.loop import Loop
 
@@ -36,13 +37,16 @@ class Gateway:
         number: int,
         credentials: Credentials,
         *,
+        by_datagrams: bool,
         on_event: Callable[[ClusterEvent], None],
     ) -> None:
         self.number = number
         self._loop = loop
-        self._here = choose_cluster("namespace").make(loop, on_event=on_event, preload=())
+        self._here = choose_cluster("namespace").make(
+            loop, on_event=on_event, preload=(), mtu=DATAGRAM_MTU if by_datagrams else None
+        )
         # Of two machines that with the higher number dials, so that nothing comes in here.
-        self._trunks = TrunkEnds(loop, number, "127.0.0.1", credentials)
+        self._trunks = TrunkEnds(loop, number, "127.0.0.1", credentials, by_datagrams=by_datagrams)
         self._joined: Future[None] | None = None
 
     @property

@@ -2,7 +2,7 @@
 
 Of two machines, that with the higher number dials. Both say with the token of the run who they are
 (`agent_channel`), and then nothing more, until pytest has heard from all: what comes after that is
-the switches' own.
+the switches' own. Where trunks are datagrams, they say at which port these go, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,16 @@ _MAX_STRANGERS: Final = 256
 class TrunkEnds:
     """One machine's ends of trunks that no switch has yet. `host` is its address for the others."""
 
-    def __init__(self, loop: Loop, machine: int, host: str, credentials: Credentials) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        machine: int,
+        host: str,
+        credentials: Credentials,
+        *,
+        by_datagrams: bool = False,
+    ) -> None:
+        self._by_datagrams = by_datagrams
         self._loop = loop
         self._machine = machine
         self._credentials = credentials
@@ -76,17 +85,21 @@ class TrunkEnds:
             on_failed=lambda error: connected.settle(_failure(host, port, error.strerror)),
         )
         sock = yield from connected
-        answered: Future[None] = Future()
+        answered: Future[JsonObject] = Future()
         channel = self._talk(
             sock,
             is_caller=True,
-            on_message=lambda _: answered.settle(None),
+            on_message=answered.settle,
             on_closed=lambda reason: answered.settle(_failure(host, port, reason)),
         )
-        channel.send({"machine": self._machine})
+        end, end_port = self._end_of(channel)
+        channel.send({"machine": self._machine, "port": end_port})
         try:
-            yield from within(answered, _DIAL_LIMIT_S, f"an answer of {host}:{port}")
-            self._keep(machine, channel)
+            told = yield from within(answered, _DIAL_LIMIT_S, f"an answer of {host}:{port}")
+            self._keep(machine, channel, end, told["port"])
+        except ClusterError:
+            end.close()
+            raise
         finally:
             channel.close()
 
@@ -104,8 +117,9 @@ class TrunkEnds:
 
     def _greet(self, sock: socket.socket) -> None:
         def on_message(told: JsonObject) -> None:
-            channel.send({"machine": self._machine})
-            self._keep(told["machine"], channel)
+            end, port = self._end_of(channel)
+            channel.send({"machine": self._machine, "port": port})
+            self._keep(told["machine"], channel, end, told["port"])
             channel.close()
 
         channel = self._talk(sock, is_caller=False, on_message=on_message, on_closed=lambda _: None)
@@ -129,11 +143,24 @@ class TrunkEnds:
             probation=None if is_caller else Probation(),
         )
 
-    def _keep(self, machine: int, channel: AgentChannel) -> None:
-        """Keep the connection of a channel, over which nothing is said any more."""
+    def _end_of(self, channel: AgentChannel) -> tuple[socket.socket, int]:
+        """Return our end of a trunk to the other side of a channel, and its port.
+
+        Without datagrams that is the connection of the channel, and has none (0).
+        """
+        if not self._by_datagrams:
+            return channel.socket.dup(), 0
+        end = socket.socket(channel.socket.family, socket.SOCK_DGRAM)
+        end.bind((channel.socket.getsockname()[0], 0))
+        return end, int(end.getsockname()[1])
+
+    def _keep(self, machine: int, channel: AgentChannel, end: socket.socket, port: int) -> None:
+        """Keep an end; `port` is that of the other one."""
+        if self._by_datagrams:
+            end.connect((channel.socket.getpeername()[0], port))
         if machine in self._ready:
             self._ready[machine].close()
-        self._ready[machine] = channel.socket.dup()
+        self._ready[machine] = end
 
 
 def _failure(host: str, port: int, reason: str | None) -> ClusterError:

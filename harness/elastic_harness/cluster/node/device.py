@@ -38,10 +38,11 @@ _IFF_UP = 0x1
 _MESSAGE_HEAD = struct.Struct("=IHHII")
 
 
-def open_tun(name: str) -> int:
+def open_tun(name: str, *, offloads: bool = True) -> int:
     """Create a TUN device in this network namespace and return its descriptor, non-blocking.
 
-    It speaks in frames with a virtio header, and leaves checksums and segments to the other side.
+    It speaks in frames with a virtio header, and with `offloads` leaves checksums and segments to
+    the other side.
 
     The device is persistent: it goes with its namespace, in the kernel's own time. To remove a
     device with its last descriptor takes the kernel 15 to 45 ms in which the closing process waits:
@@ -51,16 +52,16 @@ def open_tun(name: str) -> int:
     try:
         fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _TUN_FLAGS))
         fcntl.ioctl(fd, _TUNSETPERSIST, 1)
-        fcntl.ioctl(fd, _TUNSETOFFLOAD, _OFFLOADS)
+        fcntl.ioctl(fd, _TUNSETOFFLOAD, _OFFLOADS if offloads else 0)
     except OSError as error:
         os.close(fd)
         raise OSError(error.errno, f"cannot create a TUN device: {error.strerror}") from error
     return fd
 
 
-def configure(name: str, address: str, prefix_bits: int) -> None:
+def configure(name: str, address: str, prefix_bits: int, *, mtu: int = MTU) -> None:
     """Give a device its address, the MTU and queue of a cluster link, and bring it up."""
-    limits = _attribute(_IFLA_MTU, struct.pack("=I", MTU))
+    limits = _attribute(_IFLA_MTU, struct.pack("=I", mtu))
     limits += _attribute(_IFLA_TXQLEN, struct.pack("=I", QUEUE_PACKETS))
     index = socket.if_nametoindex(name)
     with _Netlink(f"cannot set up {name}") as netlink:

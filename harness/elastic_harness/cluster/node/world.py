@@ -33,7 +33,8 @@ class Surroundings:
 class NodePlan:
     """A node to be built. All paths are those of the cluster server's mounts.
 
-    `hosts` is the table of names that all nodes share, `names` the folder for the node's own.
+    `hosts` is the table of names that all nodes share, `names` the folder for the node's own. It
+    sends no more than `mtu` bytes at a time, where that is given, and leaves no segments to others.
     """
 
     name: str
@@ -46,6 +47,7 @@ class NodePlan:
     shared: Sequence[str] = ()
     read_only: Sequence[str] = ()
     sysctls: Mapping[str, str] = field(default_factory=dict)
+    mtu: int | None = None
 
 
 def disk_path(shared: Sequence[str]) -> str:
@@ -57,7 +59,7 @@ def disk_path(shared: Sequence[str]) -> str:
 def build(plan: NodePlan) -> Surroundings:
     """Make the surroundings of a node around this process; returns two descriptors of them."""
     socket.sethostname(plan.name)
-    fd = device.open_tun(DEVICE)
+    fd = device.open_tun(DEVICE, offloads=plan.mtu is None)
     device.set_up("lo")
     names = _open_path(plan.names)
     _mount_private_trees(plan)
@@ -67,7 +69,7 @@ def build(plan: NodePlan) -> Surroundings:
     _write_if_there(f"/proc/sys/net/ipv6/conf/{DEVICE}/disable_ipv6", "1")
     for name, value in plan.sysctls.items():
         ns.write_file(f"/proc/sys/net/{name.replace('.', '/')}", value)
-    device.configure(DEVICE, plan.address, 24)
+    device.configure(DEVICE, plan.address, 24, mtu=plan.mtu or device.MTU)
     ns.set_next_pid(_first_pid(plan.index))
     return Surroundings(fd, names)
 

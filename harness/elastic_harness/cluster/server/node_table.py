@@ -171,6 +171,7 @@ class NodeTable:
             shared=fields["shared"],
             read_only=fields["read_only"],
             sysctls=fields["sysctls"],
+            mtu=fields["mtu"],
         )
 
     def _on_event(
