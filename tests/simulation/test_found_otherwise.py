@@ -104,6 +104,16 @@ _MENDED = {
         Options(quorum="granted", is_brisk=True),
         "runs",
     ),
+    "a host that has forgotten all keeps nobody from voting who had accepted the round": (
+        6084057,
+        Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
+        "runs",
+    ),
+    "who is left and knows nobody who knows the others is not waited for": (
+        6107854,
+        Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
+        "waits (too_few)",
+    ),
 }
 
 

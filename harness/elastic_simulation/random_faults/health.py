@@ -138,8 +138,8 @@ def _health_of_successors(
     everybody = living
     if not _is_served(world, left_out):
         # New nodes find a job at its endpoint, and by nobody else. A node may know none of those
-        # who are left. Both go on looking.
-        living = [p for p in living if p.agent.belongs and _knows_somebody(p, living)]
+        # who are left, or none of those who know them. Both go on looking.
+        living = _who_can_meet([p for p in living if p.agent.belongs])
     health = _running(world, living)
     exemption = _why_nobody_leads(everybody, world) if health.problem is not None else None
     return health if exemption is None else Health(exemption=exemption)
@@ -172,11 +172,29 @@ def _could_tell(process: Process, healed_at: float) -> bool:
     return not has_stayed or process.left_at >= healed_at + config.lease_s
 
 
-def _knows_somebody(process: Process, living: Sequence[Process]) -> bool:
-    if process.leader is not None or process.follower.connection is ConnectionPhase.JOINED:
+def _who_can_meet(living: Sequence[Process]) -> Sequence[Process]:
+    """Return those who find each other, as one of two knows the other; of several groups one.
+
+    That of a leader, or the largest.
+    """
+    left, groups = list(living), []
+    while left:
+        group = [left.pop(0)]
+        for met in group:
+            near = [p for p in left if _knows(met, p) or _knows(p, met)]
+            left = [p for p in left if p not in near]
+            group += near
+        groups.append(group)
+    return max(groups, key=lambda group: (any(p.leader for p in group), len(group)), default=[])
+
+
+def _knows(process: Process, other: Process) -> bool:
+    follower, incarnation = process.follower, other.node.incarnation
+    leader = follower._connection.leader  # noqa: SLF001
+    is_joined = follower.connection is ConnectionPhase.JOINED
+    if is_joined and leader is not None and leader.incarnation == incarnation:
         return True
-    known = {entry.incarnation for entry in process.follower.peers}
-    return any(p.node.incarnation in known for p in living)
+    return any(peer.incarnation == incarnation for peer in follower.peers)
 
 
 def _why_nobody_leads(living: Sequence[Process], world: World) -> Exemption | None:

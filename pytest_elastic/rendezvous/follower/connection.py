@@ -76,9 +76,11 @@ class Connection(Part):
 
         Contact with it counts as none: those of that job elect a leader, if they are enough.
         """
-        base = self._voter.base
-        has_begun = base is not None and base.number > 0  # else only hosts elect, as they just did
-        return has_begun and self._waits_beside_its_job
+        base, record = self._voter.base, self._voter.record
+        if base is None or not self._waits_beside_its_job:
+            return False
+        # Of several endpoints' hosts, who elect as long as nothing is decided, most have just done.
+        return base.number > 0 or (record is not None and not base.is_of_seats)
 
     @property
     def _waits_beside_its_job(self) -> bool:
