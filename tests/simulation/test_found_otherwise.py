@@ -114,6 +114,11 @@ _MENDED = {
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
         "waits (too_few)",
     ),
+    "who hears of the end from others stays for those who missed it too": (
+        7003521,
+        Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
+        "succeeded",
+    ),
 }
 
 

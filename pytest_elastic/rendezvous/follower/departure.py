@@ -158,6 +158,8 @@ class Departure(Part):
         has_job = is_joined and leader is not None and not leader.is_founding
         if record.end is None or self.is_over or has_job:
             return
+        # Others may have missed it as well, and whom they ask may be out of their reach.
+        self._may_be_asked = self._settings.has_succession
         self._voter.base = record
         self.end_by(record.end)
 
