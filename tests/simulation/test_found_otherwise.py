@@ -119,6 +119,11 @@ _MENDED = {
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
         "succeeded",
     ),
+    "a host that begins again asks whom it had followed as a newcomer": (
+        8022354,
+        Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
+        "runs",
+    ),
 }
 
 

@@ -40,6 +40,8 @@ class Connection(Part):
         self.phase = ConnectionPhase.UNSTARTED
         self.leader: m.LeaderAddress | None = None
         """Whom this node follows, or tries to."""
+        self.followed: m.LeaderAddress | None = None
+        """The leader of a job that it followed last."""
         self.is_lost = False
         """The leader is known to be lost, whatever the lease says."""
         self.last_problem = "the endpoint has not answered yet"
@@ -247,6 +249,8 @@ class Connection(Part):
             incarnation=accepted.incarnation,
             name=accepted.leader,
         )
+        if not (accepted.is_founding or self.leads):
+            self.followed = self.leader
         self.become(ConnectionPhase.JOINED)
         self._voter.follow(accepted.term)
         self._voter.contact_at = now

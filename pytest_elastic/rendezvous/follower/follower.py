@@ -420,12 +420,23 @@ class Follower:
 
     @property
     def peers(self) -> Sequence[Node]:
-        """Who can be asked who leads: of its newest round, and of a later one without it."""
-        own = self.voter.record
+        """Who can be asked who leads: of its newest round, of a later one, and whom it followed.
+
+        A newcomer that has lost its leader before any round knows nobody else.
+        """
+        own, leader = self.voter.record, self._connection.followed
         known = {
             entry.incarnation: entry
             for entry in (*(own.roster if own is not None else ()), *self._roster)
         }
+        if leader is not None and leader.incarnation not in known:
+            known[leader.incarnation] = Node(
+                name=leader.name,
+                incarnation=leader.incarnation,
+                address=leader.address,
+                port=leader.port,
+                slots=0,
+            )
         known.pop(self.node.incarnation, None)
         return tuple(known.values()) if self.settings.has_succession else ()
 
