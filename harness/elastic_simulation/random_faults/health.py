@@ -132,9 +132,13 @@ def _health_of_successors(
         return Health(problem=f"{gone} have left, and still decide")
     aware = [p for p in over if _knows_the_end(p) and p.name != left_out]
     # An end that nobody knows any more, as all who could tell it were lost, is decided again (R10).
-    if any(_could_tell(process, healed_at) for process in aware):
+    tellers = [process for process in aware if _could_tell(process, healed_at)]
+    if tellers:
         ended_at = min(process.agent.timed_notices[-1][0] for process in aware)
-        return _after_the_end(world, living, ended_at)
+        # They are asked by who knows them, and where the endpoint is served by everybody.
+        is_served = _is_served(world, left_out)
+        asking = [p for p in living if is_served or any(_knows(p, each) for each in tellers)]
+        return _after_the_end(world, asking, ended_at)
     everybody = living
     if not _is_served(world, left_out):
         # New nodes find a job at its endpoint, and by nobody else. A node may know none of those

@@ -91,6 +91,7 @@ class SimulatedCluster:
     disks: ClassVar[None] = None
     limits: ClassVar[None] = None
     names: ClassVar[None] = None
+    strangers: ClassVar[None] = None
     clock: ClassVar[None] = None
 
     def __init__(self, world: JobWorld, *, on_event: Callable[[ClusterEvent], None]) -> None:
