@@ -238,7 +238,6 @@ PURE = (
             "log_watch",
             "proxies",
             "stage",
-            "strangers",
             "working_copy",
         ),
     ),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from elastic_harness.cluster import process_table
 from elastic_harness.cluster.cluster import ClusterError, ServerLost, having
-from elastic_harness.cluster.facets import Connection
+from elastic_harness.cluster.facets import Connection, Visits
 from elastic_harness.cluster.machines.choose import choose_machines
 from elastic_harness.cluster.machines.folder_copies import pack_folder
 from elastic_harness.cluster.node.faketime import faketime_environ, find_libfaketime
@@ -175,17 +175,17 @@ def test_a_trunk_that_stalls_is_the_harnesss_own_doing(
 def test_what_is_lacking_is_said_with_what_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A skipped scenario shows it: which machine does not share files, and which cluster can."""
+    """A skipped scenario shows it: which machine does not share files, which cluster is another."""
     monkeypatch.chdir(tmp_path)
     network = Network(2, prepare=f"case $(hostname) in m2) mount -t tmpfs none {tmp_path};; esac")
     try:
         capabilities = choose_machines(network.placement(), preload=()).capabilities
     finally:
         network.end()
-    files, sockets = capabilities.missing(["shared_files", "same_kernel", "node_sockets"])
+    files, placement = capabilities.missing(["shared_files", "same_kernel", "placement"])
     there = network.machines[1].pid
     assert files.reason == f"{there} does not see {tmp_path}: call pytest in a shared folder"
-    assert sockets.reason == "not on other machines yet, only on this one (--elastic-cluster=auto)"
+    assert placement.reason == "only machines of a Ray have resources and labels"
 
 
 def test_a_machine_that_the_others_cannot_reach_is_named(network: Network, tmp_path: Path) -> None:
@@ -339,6 +339,48 @@ def test_nodes_of_machines_are_looked_at_as_those_here_are(tmp_path: Path) -> No
     bench.close()
     assert network.machines[0].run("ls", str(tmp_path)).split() == ["output"]
     network.end()
+
+
+# Reads four bytes of each of two connections; keeps the first and closes the second.
+TAKES_TWO = """
+import socket
+server = socket.create_server(("", 7001))
+first, _ = server.accept()
+assert first.recv(4) == b"none"
+first.sendall(b"?")
+second, _ = server.accept()
+assert second.recv(4) == b"none"
+second.close()
+assert first.recv(1) == b""
+"""
+
+
+def test_strangers_come_from_nodes_of_machines(network: Network, tmp_path: Path) -> None:
+    """What they said is known to have arrived, and what became of each of them."""
+    bench = MachinesBench(network, tmp_path)
+    strangers = having(bench.cluster.strangers, bench.cluster.capabilities["node_sockets"])
+    bench.start("n1", "n2")
+    server = bench.run("n1", sys.executable, "-S", "-c", TAKES_TWO)
+    there = ProcessRef(node="n1", pid=server.pid, start_time=server.start_time)
+    listens = having(bench.cluster.sockets, bench.cluster.capabilities["listeners"]).listeners
+    bench.until(
+        lambda: wait_for(bench.loop, listens("n1", 7001), within_s=LIMIT_S) == (there,),
+        "the server to listen",
+    )
+    strangers.send("ours", "n2", ("n1", 7001), b"none", connections=1)
+    bench.until(lambda: strangers.visits("ours").answered == 1, "an answer")
+    strangers.send("ours", "n2", ("n1", 7001), b"none", connections=1)
+    came = Visits(wanted=2, taken=2, closed=1, answered=1)
+    bench.until(lambda: strangers.visits("ours") == came, "the second to be closed")
+    strangers.send("refused", "n1", ("n2", 7002), b"", connections=1)
+    bench.until(lambda: bool(strangers.visits("refused").refusal), "a refusal")
+    assert strangers.visits("refused") == Visits(wanted=1, refusal="Connection refused")
+    assert server.exit_code is None
+    strangers.send_away("ours")
+    bench.until(lambda: server.exit_code == 0, "the server to see that the first is gone")
+    assert strangers.visits("ours") == Visits()
+    bench.close()
+    assert network.is_clean()
 
 
 def test_files_are_followed_and_damaged_on_the_machine_that_has_them(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ BY_THE_JOB = (
     "same_kernel",
     "common_clock",
 )
+# What no cluster of this machine has: `tests/frameworks/ray_machines.py` does it.
+ON_OTHER_MACHINES = ("placement",)
 # The job of this file has no torch: tests/gpu does it, where there is a device.
 ON_A_DEVICE = ("cuda",)
 
@@ -202,7 +204,7 @@ def seen(request: pytest.FixtureRequest) -> Iterator[Seen]:
 
 def test_every_capability_is_asked_for_here() -> None:
     """By the job or a fault; one that comes new is not left out."""
-    assert {*FAULTS, *BY_THE_JOB} == set(CAPABILITIES)
+    assert {*FAULTS, *BY_THE_JOB, *ON_OTHER_MACHINES} == set(CAPABILITIES)
     faults = built_in_faults()
     needed = {faults.parse(each.action, each.value).needs for each in EXAMPLES.values()}
     assert needed - {None, *BY_THE_JOB} == set(FAULTS)

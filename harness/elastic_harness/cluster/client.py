@@ -42,6 +42,7 @@ from elastic_harness.cluster.server.leftovers import ENVIRONMENT_MARK, temporary
 from elastic_harness.cluster.server.loopback import LoopbackRange
 from elastic_harness.cluster.server.server_process import ServerProcess
 from elastic_harness.cluster.stacks import dump_stacks
+from elastic_harness.cluster.strangers import LocalStrangers
 from elastic_harness.conversation import Answer
 from elastic_harness.future import Future, Steps, run, settled
 from pytest_elastic.channel import JsonObject
@@ -82,6 +83,7 @@ class ClusterClient:
         self.disks = NodeDisks(self) if capabilities.has("disk_faults") else None
         self.limits = NodeLimits(self)
         self.names = NodeNames(self) if capabilities.has("names") else None
+        self.strangers = LocalStrangers(loop, self)
         self.logs = LocalLogs()
         self.files = LocalFiles(loop, self._private_folders)
         self.clock = FileClock() if capabilities.has("clock_skew") else None
@@ -174,6 +176,7 @@ class ClusterClient:
         return self._closed
 
     def reset(self, *, seed: str = "") -> Future[None]:
+        self.strangers.close()
         return self.ask("reset", {"seed": seed}).then(lambda _: self._processes.close())
 
     def _on_server_ended(self) -> None:
@@ -271,6 +274,7 @@ class ClusterClient:
         if node is None:
             return
         self._processes.on_node_gone(name)
+        self.strangers.on_node_gone(name)
         if name != GATEWAY:
             cause = self._causes.pop(name, "teardown" if asked else "lost")
             self._on_event(

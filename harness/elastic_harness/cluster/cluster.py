@@ -22,6 +22,7 @@ from elastic_harness.cluster.facets import (
     Network,
     Reporters,
     Sockets,
+    Strangers,
 )
 from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessRef, ProcessSpec
 from elastic_harness.future import Future
@@ -69,7 +70,7 @@ CAPABILITIES: Mapping[str, str] = {
     "placement": "nodes can be put on machines with certain resources and labels",
     "gateway": "nodes can connect to services of the harness, such as proxies",
     "listeners": "the process that listens at a port of a node can be found",
-    "node_sockets": "the harness can connect and listen in the network of a node",
+    "node_sockets": "the harness can connect from a node",
     "common_clock": "times that different nodes state can be compared",
     "shared_files": "nodes see the files of the machine that pytest runs on",
     "same_kernel": "all nodes and pytest run on one kernel",
@@ -243,6 +244,10 @@ class Cluster(Protocol):
     @property
     def files(self) -> Files:
         """What jobs write into files."""
+
+    @property
+    def strangers(self) -> Strangers | None:
+        """Connections that are no part of the job (capability `node_sockets`)."""
 
     @property
     def clock(self) -> Clock | None:

@@ -235,6 +235,38 @@ class Files(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visits:
+    """So many connections were `wanted`, and so many of them have come so far.
+
+    `taken` are those whose every byte the other side's kernel has acknowledged, or that the other
+    side has closed: of one that says nothing, that it was accepted. `closed` are those that the
+    other side has ended since, `answered` those that it has said something on. `refusal` is what
+    the newest one that came to nothing met with, "" if none did.
+    """
+
+    wanted: int = 0
+    taken: int = 0
+    closed: int = 0
+    answered: int = 0
+    refusal: str = ""
+
+
+class Strangers(Protocol):
+    """Connections from nodes that are no part of the job."""
+
+    def send(
+        self, owner: str, node: str, at: tuple[str, int], words: bytes, *, connections: int
+    ) -> None:
+        """Open connections from `node` to a node and port; each says `words`, and stays open."""
+
+    def visits(self, owner: str) -> Visits:
+        """Return what has become of the connections of `owner` so far."""
+
+    def send_away(self, owner: str) -> None:
+        """Close the connections of `owner`; harmless when there are none."""
+
+
 class Clock(Protocol):
     """The time of day on nodes."""
 

@@ -1,8 +1,8 @@
 """Strangers: connections that faults open from nodes, to say what is no part of any protocol.
 
-Their sockets live in the network of a node and are served by the run's own loop, so that nothing
-runs on the node for it. A stranger says its words once, listens, and stays until it is sent away,
-the other side has closed, or its node is gone.
+Their sockets live in the network of a node and are served by the loop of the cluster, so that
+nothing runs on the node for it. A stranger says its words once, listens, and stays until it is sent
+away, the other side has closed, or its node is gone.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import os
 import socket
 import struct
 import termios
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
-from elastic_harness.cluster.cluster import Cluster, having
-from elastic_harness.faults.context import Visits
+from elastic_harness.cluster.cluster import ClusterNode
+from elastic_harness.cluster.facets import Sockets, Visits
 from elastic_harness.future import Future
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
 
-__all__ = ["Strangers"]
+__all__ = ["LocalStrangers"]
 
 _READ_BYTES = 64 << 10
 
@@ -52,10 +54,22 @@ class _Stranger:
         return int(struct.unpack("i", left)[0]) == 0
 
 
-class Strangers:
-    """The strangers of one run. Everything happens in the loop's thread."""
+class _Cluster(Protocol):
+    """What strangers need of the cluster."""
 
-    def __init__(self, loop: Loop, cluster: Cluster) -> None:
+    @property
+    def sockets(self) -> Sockets:
+        """Sockets in the network of a node."""
+
+    @property
+    def nodes(self) -> Mapping[str, ClusterNode]:
+        """The nodes that run now, by name."""
+
+
+class LocalStrangers:
+    """`Strangers` of nodes on this machine."""
+
+    def __init__(self, loop: Loop, cluster: _Cluster) -> None:
         self._loop = loop
         self._cluster = cluster
         self._strangers: list[_Stranger] = []
@@ -63,13 +77,18 @@ class Strangers:
     def send(
         self, owner: str, node: str, at: tuple[str, int], words: bytes, *, connections: int
     ) -> None:
-        sockets = having(self._cluster.sockets, self._cluster.capabilities["node_sockets"])
         address = (self._cluster.nodes[at[0]].address, at[1])
+        self.send_to(owner, node, address, words, connections=connections)
+
+    def send_to(
+        self, owner: str, node: str, address: tuple[str, int], words: bytes, *, connections: int
+    ) -> None:
+        """Do what `send` does, with an address in place of a node."""
         for _ in range(connections):
             stranger = _Stranger(owner=owner, node=node, unsaid=words)
             self._strangers.append(stranger)
             try:
-                opening = sockets.open(node)
+                opening = self._cluster.sockets.open(node)
             except UsageError as error:
                 stranger.refusal = error.message
             else:

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from elastic_harness.cluster.cluster import Cluster
+from elastic_harness.cluster.cluster import Cluster, having
+from elastic_harness.cluster.facets import Strangers
 from elastic_harness.cluster.process import ProcessRef, is_running
 from elastic_harness.faults.evidence import Evidence
 from elastic_harness.faults.layers import (
@@ -54,9 +55,7 @@ __all__ = [
     "Proxies",
     "Sleep",
     "Steps",
-    "Strangers",
     "Until",
-    "Visits",
     "Wait",
     "Waits",
     "Within",
@@ -169,38 +168,6 @@ class Proxies(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visits:
-    """So many connections were `wanted`, and so many of them have come so far.
-
-    `taken` are those whose every byte the other side's kernel has acknowledged, or that the other
-    side has closed: of one that says nothing, that it was accepted. `closed` are those that the
-    other side has ended since, `answered` those that it has said something on. `refusal` is what
-    the newest one that came to nothing met with, "" if none did.
-    """
-
-    wanted: int = 0
-    taken: int = 0
-    closed: int = 0
-    answered: int = 0
-    refusal: str = ""
-
-
-class Strangers(Protocol):
-    """Connections from nodes that are no part of the job."""
-
-    def send(
-        self, owner: str, node: str, at: tuple[str, int], words: bytes, *, connections: int
-    ) -> None:
-        """Open connections from `node` to a node and port; each says `words`, and stays open."""
-
-    def visits(self, owner: str) -> Visits:
-        """Return what has become of the connections of `owner` so far."""
-
-    def send_away(self, owner: str) -> None:
-        """Close the connections of `owner`; harmless when there are none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FaultContext:
     """The cluster, what is the run's own, and the layers that its faults have laid over both.
 
@@ -216,7 +183,6 @@ class FaultContext:
     probes: Probes
     ends: ProcessEnds
     proxies: Proxies
-    strangers: Strangers
     links: LinkLayers
     names: NameLayers
     limits: LimitLayers
@@ -226,6 +192,11 @@ class FaultContext:
     directory: str = ""
     data_folders: Sequence[str] = ()
     patience: float = 1.0
+
+    @property
+    def strangers(self) -> Strangers:
+        """Connections from nodes that are no part of the job."""
+        return having(self.cluster.strangers, self.cluster.capabilities["node_sockets"])
 
     def now(self) -> float:
         """Return the time, in seconds on the runner's clock."""

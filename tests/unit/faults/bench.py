@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from elastic_harness.cluster.facets import Visits
 from elastic_harness.cluster.process import ProcessRef
-from elastic_harness.faults.context import FaultContext, Visits
+from elastic_harness.faults.context import FaultContext
 from elastic_harness.faults.injector import Injector
 from elastic_harness.faults.layers import (
     ClockLayers,
@@ -128,7 +129,7 @@ class World:
         self.entered: list[str] = []  # nodes whose workers entered their working folder again
         self.registry = built_in_faults()
         self.endpoints: dict[str, tuple[str, int]] = {}
-        self.strangers = PlayedStrangers(numb=numb)
+        self.strangers = self.cluster.strangers = PlayedStrangers(numb=numb)
         self.proxies = PlayedProxies(self.cluster)
         self.folder = Path(_FILES.name, str(id(self)))
         self.context = FaultContext(
@@ -139,7 +140,6 @@ class World:
             probes=self,
             ends=ProcessEnds(self.cluster, self.time),
             proxies=self.proxies,
-            strangers=self.strangers,
             links=LinkLayers(self.cluster),
             names=NameLayers(self.cluster),
             limits=LimitLayers(self.cluster),

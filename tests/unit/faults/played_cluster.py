@@ -19,7 +19,7 @@ from elastic_harness.cluster.cluster import (
     NodeSpec,
 )
 from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
-from elastic_harness.cluster.facets import FileLimit, NetworkCounters
+from elastic_harness.cluster.facets import FileLimit, NetworkCounters, Strangers
 from elastic_harness.cluster.files.local_files import LocalFiles
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
 from elastic_harness.cluster.local_logs import LocalLogs
@@ -93,6 +93,7 @@ class PlayedCluster:
         self.files = LocalFiles(cast("Loop", self.time), lambda _: self.folders)
         self.clock = PlayedClock(self)
         self.sockets = PlayedSockets(self)
+        self.strangers: Strangers | None = None
         self.folders: Mapping[str, str] = {}
         self._starts: dict[str, int] = {}
 

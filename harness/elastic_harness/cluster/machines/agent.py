@@ -34,6 +34,7 @@ from elastic_harness.cluster.cluster import (
     ServerLost,
     having,
 )
+from elastic_harness.cluster.facets import Visits
 from elastic_harness.cluster.files.folder_watch import FolderWatch, folder_identity
 from elastic_harness.cluster.machines.facts import facts_of_this_machine
 from elastic_harness.cluster.machines.folder_copies import unpack_folder
@@ -50,13 +51,15 @@ from elastic_harness.network.trunk import DATAGRAM_MTU
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.errors import ElasticError
-from pytest_elastic.loop import Loop
+from pytest_elastic.loop import Loop, Timer
 
 __all__ = ["AgentOrder", "NodeAgent", "main"]
 
 # What pytest may take to write a piece of a log. Beyond it the link is cut, and the lease decides.
 _COPY_LIMIT_S: Final = 600.0
 _CLOSE_LIMIT_S: Final = 30.0
+# How often it is looked what has become of strangers: nothing tells it.
+_VISITS_LOOK_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +130,8 @@ class NodeAgent:
         )
         self._copies = LogCopies(self._loop, self._send_copy)
         self._files: FolderWatch | None = None
+        self._visits: dict[str, Visits] = {}  # what was told of strangers, by whose they are
+        self._visits_timer: Timer | None = None
         self._cluster = choose_cluster(order.nodes).make(
             self._loop,
             on_event=self._on_cluster_event,
@@ -181,6 +186,9 @@ class NodeAgent:
     def _hear(self, event: str, told: JsonObject) -> None:
         if event == "unwatch_files":
             self._stop_watching_files()
+        elif event == "send_strangers_away":
+            self._visits.pop(told["owner"], None)
+            self._cluster.strangers.send_away(told["owner"])
         else:
             self._reports.obey(event, told)
 
@@ -243,6 +251,8 @@ class NodeAgent:
                     _ref(fields), fd=fields["fd"], signum=fields["signum"]
                 )
                 return Answer(fields={"text": text, "reason": reason})
+            case "send_strangers":
+                return self._send_strangers(fields)
             case "watch_files":
                 return self._watch_files(fields["folder"])
             case "corrupt":
@@ -273,6 +283,7 @@ class NodeAgent:
                 yield from cluster.limits.restore_files(_ref(fields), **fields["arguments"])
                 return Answer()
             case "reset":
+                self._visits.clear()
                 yield from cluster.reset(seed=fields["seed"])
                 yield from self._all_told()
                 self._copies.forget()
@@ -387,6 +398,32 @@ class NodeAgent:
                 self._copies.follow_folder(spec.logs)
         facts = {"pid": handle.pid, "node_pid": handle.node_pid, "start_time": handle.start_time}
         return Answer(fields={"id": handle.id, **facts})
+
+    def _send_strangers(self, fields: JsonObject) -> Answer:
+        owner, (host, port) = fields["owner"], fields["address"]
+        self._cluster.strangers.send_to(
+            owner,
+            fields["node"],
+            (host, port),
+            fields["words"].encode(ENCODING),
+            connections=fields["connections"],
+        )
+        self._visits.setdefault(owner, Visits())
+        if self._visits_timer is None:
+            self._tell_visits()
+        return Answer()
+
+    def _tell_visits(self) -> None:
+        """Tell what has become of strangers, for as long as there are some."""
+        self._visits_timer = None
+        for owner, told in self._visits.items():
+            found = self._cluster.strangers.visits(owner)
+            if found != told:
+                self._visits[owner] = found
+                self._conversation.tell("visits", {"owner": owner, "visits": asdict(found)})
+        if self._visits:
+            again_at = self._loop.now() + _VISITS_LOOK_S
+            self._visits_timer = self._loop.call_at(again_at, self._tell_visits)
 
     def _watch_files(self, folder: str) -> Answer:
         """Tell of what nodes write below a folder."""

@@ -40,8 +40,6 @@ __all__ = ["COMMAND", "MachinesChoice", "choose_machines", "compare_machines", "
 
 COMMAND: Final = "command:"
 
-_NOT_YET: Final = "not on other machines yet, only on this one (--elastic-cluster=auto)"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachinesChoice:
@@ -194,6 +192,8 @@ def _capabilities(
     known = {
         "placement": placement.placing,
         "listeners": (True, "agents look for it"),
+        "node_sockets": (True, "agents connect"),
+        "gateway": (False, "it depends on the network"),  # see `_with_gateway`
         "common_clock": (
             has_our_clock,
             "all run on this machine's clock" if has_our_clock else "machines have their own",
@@ -211,7 +211,7 @@ def _capabilities(
     }
     entries = []
     for name in CAPABILITIES:
-        available, reason = known.get(name, (False, _NOT_YET))
+        available, reason = known.get(name, (False, ""))
         if name in FOUND_OUT_THERE:
             lacking = [
                 f"{machine}: {each.capabilities[name][1]}"

@@ -42,6 +42,7 @@ from elastic_harness.cluster.machines.facets import (
     MachineLogs,
     MachineNetwork,
     MachineSockets,
+    MachineStrangers,
     sign_in,
 )
 from elastic_harness.cluster.machines.folder_copies import PIECE_BYTES
@@ -102,6 +103,7 @@ class MachinesCluster:
         self.disks = NodeDisks(self) if capabilities.has("disk_faults") else None
         self.names = NodeNames(self) if capabilities.has("names") else None
         self.sockets = MachineSockets(self)
+        self.strangers = MachineStrangers(self)
         self.clock = MachineClock(self) if capabilities.has("clock_skew") else None
         self.limits = MachineLimits(self)
         self.logs = MachineLogs()
@@ -305,6 +307,7 @@ class MachinesCluster:
         if self.network is not None:
             self.network.spread_s = 0.0
         yield from self._placement.release(self.loop)
+        self.strangers.forget()
         self._copied.clear()
         self._places.clear()
 
@@ -558,6 +561,8 @@ class MachinesCluster:
                     self._on_event(ProcessExited(process=process))
             case "file" | "files_unseen":
                 self.files.hear(machine, event, told)
+            case "visits":
+                self.strangers.hear(machine, told)
             case "ends":
                 machine.hang_up(told["reason"])
             case "ended":

@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from elastic_harness.cluster.client_facets import (
@@ -17,18 +18,20 @@ from elastic_harness.cluster.client_facets import (
     ends_by_index,
     policy_order,
 )
-from elastic_harness.cluster.cluster import GATEWAY, ClusterError
+from elastic_harness.cluster.cluster import GATEWAY, ClusterError, ClusterNode
 from elastic_harness.cluster.facets import (
     FileLimit,
     Network,
     NetworkCounters,
     OnUnseen,
     OnWritten,
+    Visits,
 )
 from elastic_harness.cluster.files.folder_watch import FolderWatch, folder_identity
 from elastic_harness.cluster.local_logs import LocalLogs
 from elastic_harness.cluster.machines.gateway import Gateway
 from elastic_harness.cluster.machines.machine import Machine
+from elastic_harness.cluster.machines.reports import ENCODING
 from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.conversation import Answer
 from elastic_harness.future import Future, Steps, gather, run, settled
@@ -43,6 +46,7 @@ __all__ = [
     "MachineLogs",
     "MachineNetwork",
     "MachineSockets",
+    "MachineStrangers",
     "sign_in",
 ]
 
@@ -58,6 +62,10 @@ class _Cluster(FacetClient, Protocol):
     @property
     def machines(self) -> Sequence[Machine]:
         """All machines, in their order."""
+
+    @property
+    def nodes(self) -> Mapping[str, ClusterNode]:
+        """The nodes that run now, by name."""
 
     @property
     def network(self) -> Network | None:
@@ -244,6 +252,62 @@ class MachineSockets:
             )
 
         return machine.call("listeners", {"node": node, "port": port}).then(read)
+
+
+class MachineStrangers:
+    """`Strangers`: their agents have them, and tell what becomes of them."""
+
+    def __init__(self, cluster: _Cluster) -> None:
+        self._cluster = cluster
+        self._visits: dict[tuple[str, Machine], Visits] = {}  # by whose they are
+
+    def send(
+        self, owner: str, node: str, at: tuple[str, int], words: bytes, *, connections: int
+    ) -> None:
+        machine, target = self._cluster.machine_of(node), self._cluster.nodes[at[0]]
+        known = self._visits.get((owner, machine), Visits())
+        self._visits[owner, machine] = replace(known, wanted=known.wanted + connections)
+        order = {
+            "owner": owner,
+            "node": node,
+            "address": (target.address, at[1]),
+            "words": words.decode(ENCODING),
+            "connections": connections,
+        }
+
+        def on_done(done: Future[Answer]) -> None:
+            if done.error is not None and (owner, machine) in self._visits:
+                known = self._visits[owner, machine]
+                self._visits[owner, machine] = replace(known, refusal=done.error.message)
+
+        machine.call("send_strangers", order).add_done_callback(on_done)
+
+    def hear(self, machine: Machine, told: JsonObject) -> None:
+        """Take what an agent says of them."""
+        key = (told["owner"], machine)
+        if key in self._visits:
+            self._visits[key] = replace(Visits(**told["visits"]), wanted=self._visits[key].wanted)
+
+    def visits(self, owner: str) -> Visits:
+        found = [visits for (whose, _), visits in self._visits.items() if whose == owner]
+        refusals = [each.refusal for each in found if each.refusal]
+        return Visits(
+            wanted=sum(each.wanted for each in found),
+            taken=sum(each.taken for each in found),
+            closed=sum(each.closed for each in found),
+            answered=sum(each.answered for each in found),
+            refusal=refusals[-1] if refusals else "",
+        )
+
+    def send_away(self, owner: str) -> None:
+        for whose, machine in list(self._visits):
+            if whose == owner:
+                del self._visits[whose, machine]
+                machine.tell("send_strangers_away", {"owner": owner})
+
+    def forget(self) -> None:
+        """Take note that all were sent away."""
+        self._visits.clear()
 
 
 class MachineClock:

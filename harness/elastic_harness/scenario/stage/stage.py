@@ -38,7 +38,6 @@ from elastic_harness.observe.ends import ProcessEnds
 from elastic_harness.scenario.planning.seed import Seed
 from elastic_harness.scenario.stage.plan import StagePlan, command_spec, launcher_spec
 from elastic_harness.scenario.stage.proxies import StageProxies
-from elastic_harness.scenario.stage.strangers import Strangers
 from elastic_harness.toxiproxy.remote import RemoteToxiproxy
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.loop import Loop
@@ -93,7 +92,6 @@ class Stage:
         self._endpoint_hosts: Sequence[str] = ()
         self._exit_codes: dict[str, int] = {}
         self._ends = ProcessEnds(cluster, loop)
-        self._strangers = Strangers(loop, cluster)
         self._proxies = StageProxies(
             loop,
             cluster,
@@ -111,7 +109,6 @@ class Stage:
             probes=probes,
             ends=self._ends,
             proxies=self._proxies,
-            strangers=self._strangers,
             links=LinkLayers(cluster),
             names=NameLayers(cluster),
             limits=LimitLayers(cluster),
@@ -134,7 +131,6 @@ class Stage:
 
     def close(self) -> None:
         """Close what is open; harmless twice."""
-        self._strangers.close()
         self._proxies.close()
 
     def begin(self, names: Sequence[str]) -> Steps[None]:
@@ -167,7 +163,6 @@ class Stage:
             case ProcessExited(process=process):
                 self._on_exit(process)
             case NodeGone(node=node, cause=cause):
-                self._strangers.on_node_gone(node)
                 self.context.stops.forget(node)
                 self._fact(node, events.NodeStopped(cause=cause))
             case ServerLost(reason=reason):
