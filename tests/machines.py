@@ -7,6 +7,7 @@ not touched. When a machine's first process is killed, the kernel removes all of
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 import select
 import shutil
@@ -14,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -29,6 +31,7 @@ from elastic_harness.cluster.machines.choose import choose_machines
 from elastic_harness.cluster.machines.cluster import MachinesCluster
 from elastic_harness.cluster.machines.machine import LEASE_S
 from elastic_harness.cluster.machines.placement import CallBack, CommandPlacement
+from elastic_harness.cluster.machines.travel import code_roots
 from elastic_harness.cluster.process import PIDS_OF_A_MACHINE, ProcessRef
 from elastic_harness.future import Future, settled
 
@@ -60,6 +63,19 @@ print("ready", flush=True)
 while True:
     signal.pause()
 """
+
+
+def without_our_code() -> str:
+    """Return a command that hides our packages on a machine, and what makes them known there."""
+    names = ("elastic_harness", "pytest_elastic")
+    found = [f"{root}/{name}" for root in code_roots() for name in names]
+    found += glob.glob(f"{sysconfig.get_path('purelib')}/*pytest_elastic*")
+    hide = [
+        f"mount -t tmpfs none {path}" if os.path.isdir(path) else f"mount --bind /dev/null {path}"
+        for path in dict.fromkeys(found)
+        if os.path.exists(path)
+    ]
+    return "; ".join(("mount -t tmpfs none /var/tmp", *hide))
 
 
 class Machine:

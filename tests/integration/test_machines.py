@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from elastic_harness.cluster.cluster import ClusterError, ServerLost, having
 from elastic_harness.cluster.facets import Connection, Visits
 from elastic_harness.cluster.machines.choose import choose_machines
 from elastic_harness.cluster.machines.folder_copies import pack_folder
+from elastic_harness.cluster.machines.travel import code_roots
 from elastic_harness.cluster.node.faketime import faketime_environ, find_libfaketime
 from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.future import wait_for
@@ -24,7 +26,13 @@ from elastic_harness.network.link_model import DropReason, LinkPolicy
 from pytest_elastic.errors import UsageError
 from tests.cluster_bench import LIMIT_S
 from tests.integration.test_links import read_pcapng
-from tests.machines import NEEDS_MACHINES, NETWORK, MachinesBench, Network
+from tests.machines import (
+    NEEDS_MACHINES,
+    NETWORK,
+    MachinesBench,
+    Network,
+    without_our_code,
+)
 from tests.plugin.test_ordinary_user import NOBODY, kind_for
 
 pytestmark = NEEDS_MACHINES
@@ -436,6 +444,35 @@ def test_files_are_followed_and_damaged_on_the_machine_that_has_them(tmp_path: P
     bench.finish(bench.run("n3", "touch", str(saves / "later.pt")))
     assert told[-1][0] == "n3.pt"
     bench.close()
+    network.end()
+
+
+def test_our_own_code_travels_to_machines_that_lack_it(tmp_path: Path) -> None:
+    """It is removed at the end, and after a kill by the next agent."""
+    roots = code_roots()
+    network = Network(2, prepare=f"case $(hostname) in m2) {without_our_code()};; esac")
+    machine = network.machines[1]
+    with pytest.raises(subprocess.CalledProcessError):
+        machine.run(sys.executable, "-c", "import pytest_elastic")
+    bench = MachinesBench(network, tmp_path)
+    (folder,) = machine.run("sh", "-c", "echo /var/tmp/*").split()
+    bench.start("n1", "n2")
+    code = "import elastic_harness, pytest_elastic; print(pytest_elastic.__file__)"
+    for node, where in (("n1", roots[1]), ("n2", folder)):
+        assert bench.finish(bench.run(node, sys.executable, "-c", code)) == 0
+        assert bench.printed().splitlines()[-1] == f"{where}/pytest_elastic/__init__.py"
+    environ = {"THERE": f"{roots[0]}/elastic_harness/job.py"}
+    there = bench.run("n2", "sh", "-c", "test -f $THERE", environ=environ)
+    assert bench.finish(there) == 0
+    machine.run("pkill", "-9", "-f", "machines.agent")
+    bench.until(lambda: bench.is_lost, "the machine to be lost")
+    bench.close()
+    again = MachinesBench(network, tmp_path)
+    (another,) = machine.run("sh", "-c", "echo /var/tmp/*").split()
+    assert another != folder
+    again.close()
+    network.wait_until_clean()
+    assert machine.run("ls", "/var/tmp") == ""
     network.end()
 
 

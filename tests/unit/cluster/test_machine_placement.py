@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,9 @@ from elastic_harness.cluster.machines.choose import placement_of
 from elastic_harness.cluster.machines.log_copies import write_copy
 from elastic_harness.cluster.machines.placement import CallBack, read_machines
 from elastic_harness.cluster.machines.ray_placement import RayPlacement
+from elastic_harness.cluster.machines.travel import AGENT
 
 from pytest_elastic.errors import UsageError
-
-AGENT = [sys.executable, "-m", "elastic_harness.cluster.machines.agent"]
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def test_ssh_gets_the_agent_as_one_word(hosts: Path) -> None:
     command = placement.command("node-a", "facts", "/a path")
     assert command[:3] == ["ssh", "-F", "my config"]
     assert command[-3:-1] == ["--", "node-a"]
-    assert command[-1] == " ".join([*AGENT, "facts", "'/a path'"])
+    assert shlex.split(command[-1]) == [*AGENT, "facts", "/a path"]
     assert placement.addresses("node-a", 5000) == [("", 5000)]
 
 
@@ -64,7 +63,7 @@ def test_a_command_gets_the_agent_as_words(hosts: Path) -> None:
     words = placement_of("command: srun -w $machine $agent", hosts=str(hosts))
     assert words.command("node-a") == ["srun", "-w", "node-a", *AGENT]
     quoted = placement_of("command: su - me -c 'exec $agent'", hosts=str(hosts))
-    assert quoted.command("node-a") == ["su", "-", "me", "-c", f"exec {' '.join(AGENT)}"]
+    assert quoted.command("node-a") == ["su", "-", "me", "-c", f"exec {shlex.join(AGENT)}"]
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ dials pytest. Then it does what it is told with a cluster of its own, as a pytes
 would have it. When pytest is gone, or was not heard of for as long as the lease, it ends what it
 has started and removes what it has made.
 
-    python -m elastic_harness.cluster.machines.agent < order.json
-
-With `facts SIGN` as arguments it does none of this, and prints what the machine is and can do.
+With `facts SIGN` as arguments it does none of this, and prints what the machine is and can do. It
+is started by what `travel` has put before the order, with its code where the machine has none.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from elastic_harness.cluster.choose import choose_cluster
@@ -58,6 +57,7 @@ __all__ = ["AgentOrder", "NodeAgent", "main"]
 # What pytest may take to write a piece of a log. Beyond it the link is cut, and the lease decides.
 _COPY_LIMIT_S: Final = 600.0
 _CLOSE_LIMIT_S: Final = 30.0
+_PACKAGES: Final = ("elastic_harness", "pytest_elastic")
 # How often it is looked what has become of strangers: nothing tells it.
 _VISITS_LOOK_S: Final = 0.01
 
@@ -69,7 +69,7 @@ class AgentOrder:
     `addresses` are where pytest may be reached (a host "": where ssh came from). With `stays` the
     agent does not leave its parent. `environ` is its whole environment, in place of that of ssh or
     a batch system: warm workers need the one that pytest has. Trunks to other machines are TCP's,
-    or UDP's `by_datagrams`.
+    or UDP's `by_datagrams`. `roots` are the folders in which pytest has our packages.
     """
 
     machine: int
@@ -81,6 +81,7 @@ class AgentOrder:
     environ: dict[str, str]
     stays: bool = False
     by_datagrams: bool = False
+    roots: list[str] = field(default_factory=list)
 
     def encode(self) -> bytes:
         """Return the line that `decode` takes."""
@@ -95,10 +96,14 @@ class AgentOrder:
 
 
 class NodeAgent:
-    """An agent at work; `run` returns when all is over and nothing is left."""
+    """An agent at work; `run` returns when all is over and nothing is left.
 
-    def __init__(self, order: AgentOrder, on_ready: Callable[[str], None]) -> None:
+    `code` is the folder in which our packages have come with it, "" where they are installed.
+    """
+
+    def __init__(self, order: AgentOrder, on_ready: Callable[[str], None], code: str = "") -> None:
         self._order = order
+        self._code = code
         self._on_ready = on_ready
         self._loop = Loop()
         self._made: list[str] = []
@@ -390,7 +395,10 @@ class NodeAgent:
             if folder is not None:
                 self._make_folder(folder)
         environ = {name: self._replace_paths(text) for name, text in spec.environ.items()}
-        handle = yield from self._cluster.spawn(node, replace(spec, environ=environ))
+        if self._code:
+            environ["PYTHONPATH"] = _joined(environ.get("PYTHONPATH"), self._code)
+        argv = [self._replace_paths(word) for word in spec.argv]
+        handle = yield from self._cluster.spawn(node, replace(spec, argv=argv, environ=environ))
         if not is_shared:
             for path in outputs:
                 self._copies.follow(path)
@@ -448,6 +456,9 @@ class NodeAgent:
     def _replace_paths(self, text: str) -> str:
         for path, stand_in in self._reports.stand_ins.items():
             text = text.replace(path, stand_in)
+        if self._code:
+            for root, package in zip(self._order.roots, _PACKAGES, strict=True):
+                text = text.replace(f"{root}/{package}/", f"{self._code}/{package}/")
         return text
 
     def _make_folder(self, path: str) -> None:
@@ -511,23 +522,34 @@ def _ref(fields: JsonObject) -> ProcessRef:
     return ProcessRef(**fields["process"])
 
 
-def main() -> int:
-    """Read the order, become a daemon unless told to stay, and work; 1 if that failed."""
+def main(code: str = "") -> int:
+    """Read the order, become a daemon unless told to stay, and work; 1 if that failed.
+
+    `code` is the folder in which our packages have come, "" where they are installed.
+    """
     if sys.argv[1:2] == ["facts"]:
-        sys.stdout.write(json.dumps(asdict(facts_of_this_machine(sys.argv[2]))) + "\n")
+        try:
+            sys.stdout.write(json.dumps(asdict(facts_of_this_machine(sys.argv[2]))) + "\n")
+        finally:
+            _remove(code)
         return 0
     order = _with_ssh_address(AgentOrder.decode(sys.stdin.readline()))
     os.environ.clear()
     os.environ.update(order.environ)
+    if code:
+        os.environ["PYTHONPATH"] = _joined(os.environ.get("PYTHONPATH"), code)
     if order.stays:
         failure: list[str] = []
-        NodeAgent(order, failure.append).run()
+        try:
+            NodeAgent(order, failure.append, code).run()
+        finally:
+            _remove(code)
         return _report(failure[0] if failure else "the agent ended before it could dial")
     read, write = os.pipe2(os.O_CLOEXEC)
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            _work(order, write)
+            _work(order, write, code)
         os._exit(0)
     os.close(write)
     with open(read, encoding="utf-8") as pipe:
@@ -540,7 +562,16 @@ def _with_ssh_address(order: AgentOrder) -> AgentOrder:
     return replace(order, addresses=[(host or caller, port) for host, port in order.addresses])
 
 
-def _work(order: AgentOrder, answer: int) -> None:
+def _joined(path: str | None, folder: str) -> str:
+    return os.pathsep.join(filter(None, (path, folder)))
+
+
+def _remove(code: str) -> None:
+    if code:
+        shutil.rmtree(code, ignore_errors=True)
+
+
+def _work(order: AgentOrder, answer: int, code: str) -> None:
     """Be the daemon: say on `answer` "ready" or why not, then work; never returns."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -555,10 +586,12 @@ def _work(order: AgentOrder, answer: int) -> None:
             answer = -1
 
     try:
-        NodeAgent(order, on_ready).run()
+        NodeAgent(order, on_ready, code).run()
     except BaseException as error:  # noqa: BLE001 (a daemon has nobody else to tell)
         on_ready(f"the agent failed: {error!r}")
+        _remove(code)
         os._exit(70)
+    _remove(code)
     os._exit(0)
 
 
@@ -567,7 +600,3 @@ def _report(said: str) -> int:
         return 0
     sys.stderr.write(f"{said}\n")
     return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

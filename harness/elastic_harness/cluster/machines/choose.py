@@ -174,7 +174,6 @@ def _with_gateway(capabilities: Capabilities, placement: Placement) -> Capabilit
 def _differences(ours: MachineFacts, theirs: MachineFacts, preload: Sequence[str]) -> Iterator[str]:
     for name, here, there in (
         ("Python", ours.python, theirs.python),
-        ("pytest-elastic", ours.pytest_elastic, theirs.pytest_elastic),
         ("torch", ours.torch, theirs.torch),
     ):
         is_needed = name != "torch" or "torch" in preload

@@ -52,6 +52,7 @@ from elastic_harness.cluster.machines.log_copies import write_copy
 from elastic_harness.cluster.machines.machine import LEASE_S, Machine
 from elastic_harness.cluster.machines.placement import Placement
 from elastic_harness.cluster.machines.reports import ENCODING, RemoteReporters
+from elastic_harness.cluster.machines.travel import code_roots
 from elastic_harness.cluster.process import (
     PIDS_OF_A_MACHINE,
     ProcessHandle,
@@ -242,6 +243,7 @@ class MachinesCluster:
             environ=dict(os.environ),
             stays=self._placement.keeps_agents,
             by_datagrams=self._by_datagrams,
+            roots=code_roots(),
         )
         placed = self._placement.place(self.loop, machine.name, order)
         placed.add_done_callback(

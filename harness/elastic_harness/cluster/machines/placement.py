@@ -12,7 +12,6 @@ import shlex
 import socket
 import string
 import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -22,13 +21,13 @@ from typing import ClassVar, Final
 from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.cluster.machines.agent import AgentOrder
 from elastic_harness.cluster.machines.facts import MachineFacts
+from elastic_harness.cluster.machines.travel import AGENT, code_for_agents
 from elastic_harness.cluster.process_table import descendants
 from elastic_harness.future import Future, Sleep, Steps, settled
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
 
 __all__ = [
-    "AGENT",
     "SURVEY_LIMIT_S",
     "CallBack",
     "CommandPlacement",
@@ -39,7 +38,6 @@ __all__ = [
     "ssh_placement",
 ]
 
-AGENT: Final = (sys.executable, "-m", "elastic_harness.cluster.machines.agent")
 # No questions: nobody is there to answer them. What the user has configured comes first elsewhere.
 _SSH_OPTIONS: Final = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 _QUOTED_LINES: Final = 10
@@ -200,7 +198,8 @@ class CommandPlacement(Placement):
     def place(self, loop: Loop, machine: str, order: AgentOrder) -> Future[None]:
         placed: Future[None] = Future()
         try:
-            started = self._started[machine] = _Command(self.command(machine), order.encode())
+            given = code_for_agents() + order.encode()
+            started = self._started[machine] = _Command(self.command(machine), given)
         except OSError as error:
             placed.settle(ClusterError(f"cannot start an agent on {machine}: {error}"))
             return placed
@@ -231,7 +230,8 @@ class CommandPlacement(Placement):
         asked: dict[str, _Command | str] = {}
         for machine in self.machines:
             try:
-                asked[machine] = _Command(self.command(machine, "facts", sign), b"")
+                command = self.command(machine, "facts", sign)
+                asked[machine] = _Command(command, code_for_agents())
             except OSError as error:
                 asked[machine] = str(error)
         deadline = time.monotonic() + SURVEY_LIMIT_S

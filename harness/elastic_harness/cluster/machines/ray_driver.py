@@ -8,7 +8,7 @@ raylet. It talks over the Unix socket whose descriptor is its only argument:
     release {}                               gives these back
     reserve_for {key, node, resources}       takes resources of a node, once for each key
     release_all {}                           gives all of these back
-    run {node, command, environ, given}      runs a command on one of them, until its end
+    run {node, command, environ, given}      runs an agent's command on one of them, until its end
 
 Each node has one worker of Ray's, an actor, which all commands there are run by: to start one takes
 longer than most commands do. It needs no processor.
@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from elastic_harness.cluster.machines.travel import code_for_agents
 from elastic_harness.conversation import Conversation, Reply
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.loop import Loop
@@ -200,6 +201,7 @@ class _Job:
         self, node: str, command: Sequence[str], environ: Mapping[str, str], given: str
     ) -> dict[str, Any]:
         """Run a command on a node."""
+        given = code_for_agents().decode() + given
         asked = self._runners[node].run.remote(command, environ, given, _RUN_LIMIT_S)
         code, told, said = ray.get(asked, timeout=_RUN_LIMIT_S)
         return {"code": code, "told": told, "said": said}

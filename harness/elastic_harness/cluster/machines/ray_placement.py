@@ -26,12 +26,12 @@ from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.cluster.machines.agent import AgentOrder
 from elastic_harness.cluster.machines.facts import MachineFacts
 from elastic_harness.cluster.machines.placement import (
-    AGENT,
     SURVEY_LIMIT_S,
     CallBack,
     Placement,
     facts_in,
 )
+from elastic_harness.cluster.machines.travel import AGENT
 from elastic_harness.cluster.process_table import descendants
 from elastic_harness.conversation import Answer, Conversation
 from elastic_harness.future import Future, Sleep, Steps, run, wait_for

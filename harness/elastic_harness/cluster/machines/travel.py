@@ -1,0 +1,94 @@
+"""How our own code comes to a machine that does not have it: with the agent, on standard input.
+
+The command that starts an agent runs what it reads there, which is one line; then comes the code of
+both packages, which is unpacked and used only where the same version of them is not installed. What
+an agent leaves that was killed, the next one on that machine removes.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import io
+import os
+import sys
+import zipfile
+from importlib import metadata
+from typing import Final
+
+import elastic_harness
+import pytest_elastic
+
+__all__ = ["AGENT", "code_for_agents", "code_roots"]
+
+_PROJECT: Final = "pytest-elastic"
+_VERSION: Final = metadata.version(_PROJECT)
+_PACKAGES: Final = (elastic_harness, pytest_elastic)
+_START: Final = (
+    "import sys; exec(eval(sys.stdin.buffer.readline() "
+    "or b'sys.exit(str(1) + \" line of standard input was expected, and there is none\")'))"
+)
+_NAME: Final = "elastic_harness.cluster.machines.agent"  # for whoever looks at processes
+# The command that runs an agent, to which `code_for_agents` is given; its arguments follow.
+AGENT: Final = (sys.executable, "-c", _START, _NAME, _VERSION)
+
+# Not below /tmp, of which each node has its own. Whoever holds the lock of a folder uses it.
+_BOOT: Final = """
+import base64, fcntl, glob, io, os, shutil, sys, tempfile, zipfile
+from importlib import metadata
+_, version, *arguments = sys.argv[1:]
+sys.argv = ["agent", *arguments]
+if sys.path[:1] == [""]:
+    del sys.path[0]
+code = sys.stdin.buffer.readline()
+folder, lock = "", -1
+try:
+    import elastic_harness, pytest_elastic
+    is_there = metadata.version("pytest-elastic") == version
+except ImportError:
+    is_there = False
+if not is_there:
+    for name in list(sys.modules):
+        if name.partition(".")[0] in ("elastic_harness", "pytest_elastic"):
+            del sys.modules[name]
+    prefix = f"/var/tmp/pytest-elastic-{os.geteuid()}-"
+    for old in glob.glob(prefix + "*"):
+        try:
+            if os.lstat(old).st_uid == os.geteuid():
+                with open(old + "/lock") as left:
+                    fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(old)
+        except OSError:
+            pass
+    folder = tempfile.mkdtemp(prefix=prefix)
+    lock = os.open(folder + "/lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    zipfile.ZipFile(io.BytesIO(base64.b64decode(code))).extractall(folder)
+    sys.path.insert(0, folder)
+from elastic_harness.cluster.machines.agent import main
+sys.exit(main(folder))
+"""
+
+
+def code_roots() -> list[str]:
+    """Return the folders here in which the packages are."""
+    return [os.path.dirname(package.__path__[0]) for package in _PACKAGES]
+
+
+@functools.cache
+def code_for_agents() -> bytes:
+    """Return what `AGENT` reads first."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for package in _PACKAGES:
+            root = os.path.dirname(package.__path__[0])
+            for folder, folders, files in os.walk(package.__path__[0]):
+                folders[:] = sorted(set(folders) - {"__pycache__"})
+                for name in sorted(files):
+                    path = os.path.join(folder, name)
+                    archive.write(path, os.path.relpath(path, root))
+        # So that its version is known there, and what is registered by entry points is found.
+        for name in ("METADATA", "entry_points.txt"):
+            text = metadata.distribution(_PROJECT).read_text(name) or ""
+            archive.writestr(f"pytest_elastic-{_VERSION}.dist-info/{name}", text)
+    return repr(_BOOT).encode() + b"\n" + base64.b64encode(packed.getvalue()) + b"\n"
