@@ -30,13 +30,13 @@ _START: Final = (
 )
 _NAME: Final = "elastic_harness.cluster.machines.agent"  # for whoever looks at processes
 # The command that runs an agent, to which `code_for_agents` is given; its arguments follow.
-AGENT: Final = (sys.executable, "-c", _START, _NAME, _VERSION)
+AGENT: Final = (sys.executable, "-c", _START, _VERSION, _NAME)
 
 # Not below /tmp, of which each node has its own. Whoever holds the lock of a folder uses it.
 _BOOT: Final = """
 import base64, fcntl, glob, io, os, shutil, sys, tempfile, zipfile
 from importlib import metadata
-_, version, *arguments = sys.argv[1:]
+version, _, *arguments = sys.argv[1:]
 sys.argv = ["agent", *arguments]
 if sys.path[:1] == [""]:
     del sys.path[0]
