@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from elastic_simulation.process import Process
 from elastic_simulation.world import World
@@ -139,7 +139,11 @@ class Watch:
             raise Violation(f"the restart count went back from {earlier} to {used} in {round_}")
 
     def _forget_the_dead(self, assignment: Assignment) -> None:
-        """Begin anew where nobody is left who could know of the rounds before."""
+        """Begin anew where nobody is left who could know of the rounds before.
+
+        Or so few that they can have no round of their own, none of whom is in this one, and of whom
+        the mark of the host does not tell, as it left before they voted (R12).
+        """
         known = self._assignments.get(assignment.round)
         if known is None or _common(known) == _common(assignment):
             return
@@ -148,10 +152,21 @@ class Watch:
             for process in self.world.every_process
             if process.node.incarnation in self._newest and process.is_alive
         ]
-        if not any(process.agent.over is None for process in old):
+        left = {process.node.incarnation for process in old if process.agent.over is None}
+        is_new = left.isdisjoint(entry.incarnation for entry in assignment.roster)
+        is_new = is_new and left.isdisjoint(self._marked(assignment))
+        if not left or (is_new and len(left) < self.world.config.min_nodes):
             self._assignments.clear()
             self._started_at.clear()
             self._newest.clear()
+
+    def _marked(self, assignment: Assignment) -> Collection[str]:
+        """Return of whom the mark tells that a host has found; everybody where none was found."""
+        for entry in assignment.roster:
+            job = self.world.marks.found_by(self.world.by_incarnation[entry.incarnation])
+            if job is not None:
+                return {*job.base.configuration.voters, *job.record.configuration.voters}
+        return {process.node.incarnation for process in self.world.every_process}
 
     def _forget_what_has_ended(self, following: Assignment) -> None:
         """Begin anew where a job has ended, and all who belonged to it know that, or are dead.

@@ -124,6 +124,26 @@ _MENDED = {
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
         "runs",
     ),
+    "who asks somebody that it does not know is not waited for": (
+        9004462,
+        Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
+        "failed",
+    ),
+    "hosts elect nobody else beside a leader that was elected after what they accepted": (
+        10084002,
+        Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
+        "waits (few_new)",
+    ),
+    "whom a leader alone knows is not waited for, as it asks nobody": (
+        10108490,
+        Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
+        "waits (too_few)",
+    ),
+    "a host that left before those voted who are left may begin anew with others": (
+        10040593,
+        Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
+        "runs",
+    ),
 }
 
 

@@ -177,7 +177,7 @@ def _could_tell(process: Process, healed_at: float) -> bool:
 
 
 def _who_can_meet(living: Sequence[Process]) -> Sequence[Process]:
-    """Return those who find each other, as one of two knows the other; of several groups one.
+    """Return those who find each other, as one of two asks the other; of several groups one.
 
     That of a leader, or the largest.
     """
@@ -196,8 +196,11 @@ def _knows(process: Process, other: Process) -> bool:
     follower, incarnation = process.follower, other.node.incarnation
     leader = follower._connection.leader  # noqa: SLF001
     is_joined = follower.connection is ConnectionPhase.JOINED
-    if is_joined and leader is not None and leader.incarnation == incarnation:
-        return True
+    if is_joined and leader is not None:
+        if leader.incarnation == incarnation:
+            return True
+        if not leader.is_founding:
+            return False  # who follows somebody, as a leader follows itself, asks nobody
     return any(peer.incarnation == incarnation for peer in follower.peers)
 
 

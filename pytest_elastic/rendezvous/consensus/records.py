@@ -108,11 +108,6 @@ class Record:
         """By what records are compared: the newest that a voter was asked to accept is highest."""
         return (self.term, self.number)
 
-    @property
-    def is_of_seats(self) -> bool:
-        """Whether the hosts of several endpoints vote on what comes first."""
-        return any(map(is_seat, self.configuration.voters))
-
     def under(self, term: Term) -> Record:
         """Return the record as a new leader proposes it again."""
         return dataclasses.replace(self, term=term)

@@ -79,10 +79,13 @@ class Connection(Part):
         Contact with it counts as none: those of that job elect a leader, if they are enough.
         """
         base, record = self._voter.base, self._voter.record
-        if base is None or not self._waits_beside_its_job:
+        if base is None or self.leader is None or not self._waits_beside_its_job:
             return False
-        # Of several endpoints' hosts, who elect as long as nothing is decided, most have just done.
-        return base.number > 0 or (record is not None and not base.is_of_seats)
+        if base.number > 0:
+            return True
+        # As nothing is decided, hosts elect, and just did: under a higher term than of what this
+        # node has accepted. One with a lower term has forgotten that.
+        return record is not None and self.leader.term.counter <= record.term.counter
 
     @property
     def _waits_beside_its_job(self) -> bool:
