@@ -465,6 +465,8 @@ def test_our_own_code_travels_to_machines_that_lack_it(tmp_path: Path) -> None:
     for node, where in (("n1", roots[1]), ("n2", folder)):
         assert bench.finish(bench.run(node, sys.executable, "-c", code)) == 0
         assert bench.printed().splitlines()[-1] == f"{where}/pytest_elastic/__init__.py"
+    launched = (sys.executable, "-m", "pytest_elastic", "run", "--preload=", "--no-python", "true")
+    assert bench.finish(bench.run("n2", *launched)) == 0, bench.printed()
     environ = {"THERE": f"{roots[0]}/elastic_harness/job.py"}
     there = bench.run("n2", "sh", "-c", "test -f $THERE", environ=environ)
     assert bench.finish(there) == 0

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from elastic_harness.cluster import process_table
 
-from tests.machines import NEEDS_MACHINES, NETWORK, Network, without_our_code
+from tests.machines import NEEDS_MACHINES, NETWORK, Network
 from tests.plugin.place import KILLED_ONCE, LIMIT_S, Called, Place, scenario, wait_for_ring
 
 pytestmark = [
@@ -155,14 +155,11 @@ def missing(path: str) -> str:
 
 @pytest.fixture(scope="module")
 def reached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reached]:
-    """Five machines: two good ones, an unknown one, one without Python, one without torch.
-
-    The second of the good ones lacks our own code, which comes with the agent.
-    """
+    """Five machines: two good ones, an unknown one, one without Python, one without torch."""
     folder = tmp_path_factory.mktemp("ssh")
     make_keys(folder)
     (torch,) = Path(sys.prefix).glob("lib/python*/site-packages/torch-*.dist-info")
-    without = {"m2": without_our_code(), "m4": missing(sys.prefix), "m5": missing(str(torch))}
+    without = {"m4": missing(sys.prefix), "m5": missing(str(torch))}
     cases = " ".join(f"{name}) {command};;" for name, command in without.items())
     sshd = f"mkdir -p /run/sshd; /usr/sbin/sshd -f {folder}/sshd_config"
     network = Network(5, prepare=f"{sshd}; case $(hostname) in {cases} esac")
