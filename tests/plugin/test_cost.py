@@ -8,8 +8,9 @@ import sys
 
 from tests.plugin.place import Place
 
-# It is 10 ms here; ten more and somebody has imported what a run without us does not need.
-LIMIT_MS = 30.0
+# Of what the import of pytest itself takes, it is a tenth; with another tenth, somebody has
+# imported what a run without us does not need.
+MOST = 0.2
 
 # What may not be there before it is used, and what nobody else brings.
 HEAVY = ("elastic_harness", "pydantic", "yaml", "torch", "numpy", "jinja2", "cloudpickle")
@@ -37,8 +38,8 @@ def test_a_run_without_elastic_tests_loads_none_of_what_costs(place: Place) -> N
 
 
 def test_importing_the_plugin_takes_less_than_it_may() -> None:
-    """In interpreters that have pytest already; the fastest is the one that was left alone."""
-    times = []
+    """After pytest, in one interpreter; the least share is of the one that was left alone."""
+    shares = []
     for _ in range(7):
         done = subprocess.run(
             [
@@ -53,7 +54,9 @@ def test_importing_the_plugin_takes_less_than_it_may() -> None:
             check=True,
             timeout=60,
         )
-        found = re.search(r"\| +(\d+) \| +pytest_elastic\.plugin$", done.stderr, re.MULTILINE)
-        assert found is not None, done.stderr[-2000:]
-        times.append(int(found[1]) / 1000)
-    assert min(times) < LIMIT_MS, times
+        took = {
+            name: int(microseconds)
+            for microseconds, name in re.findall(r"\| +(\d+) \| (\S+)$", done.stderr, re.MULTILINE)
+        }
+        shares.append(took["pytest_elastic.plugin"] / took["pytest"])
+    assert min(shares) < MOST, shares
