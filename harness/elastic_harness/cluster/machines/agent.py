@@ -1,12 +1,8 @@
-"""The node agent: one program for every machine and every way to get there.
+"""The node agent: one for every machine, whatever has brought it there.
 
-It reads its order (one line of JSON) from standard input, leaves its terminal and its parent, and
-dials pytest. Then it does what it is told with a cluster of its own, as a pytest on this machine
+It dials pytest and does what it is told, with a cluster of its own, as a pytest on this machine
 would have it. When pytest is gone, or was not heard of for as long as the lease, it ends what it
-has started and removes what it has made.
-
-With `facts SIGN` as arguments it does none of this, and prints what the machine is and can do. It
-is started by what `travel` has put before the order, with its code where the machine has none.
+has started and removes what it has made. The program around it is `agent_program`.
 """
 
 from __future__ import annotations
@@ -17,7 +13,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -35,7 +30,6 @@ from elastic_harness.cluster.cluster import (
 )
 from elastic_harness.cluster.facets import Visits
 from elastic_harness.cluster.files.folder_watch import FolderWatch, folder_identity
-from elastic_harness.cluster.machines.facts import facts_of_this_machine
 from elastic_harness.cluster.machines.folder_copies import unpack_folder
 from elastic_harness.cluster.machines.link import Dialler
 from elastic_harness.cluster.machines.log_copies import LogCopies
@@ -52,7 +46,7 @@ from pytest_elastic.credentials import Credentials
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.loop import Loop, Timer
 
-__all__ = ["AgentOrder", "NodeAgent", "main"]
+__all__ = ["AgentOrder", "NodeAgent", "joined_paths"]
 
 # What pytest may take to write a piece of a log. Beyond it the link is cut, and the lease decides.
 _COPY_LIMIT_S: Final = 600.0
@@ -396,7 +390,7 @@ class NodeAgent:
                 self._make_folder(folder)
         environ = {name: self._replace_paths(text) for name, text in spec.environ.items()}
         if self._code:
-            environ["PYTHONPATH"] = _joined(environ.get("PYTHONPATH"), self._code)
+            environ["PYTHONPATH"] = joined_paths(environ.get("PYTHONPATH"), self._code)
         argv = [self._replace_paths(word) for word in spec.argv]
         handle = yield from self._cluster.spawn(node, replace(spec, argv=argv, environ=environ))
         if not is_shared:
@@ -518,85 +512,10 @@ class NodeAgent:
         return self._conversation.call("copy", piece, timeout_s=_COPY_LIMIT_S).then(lambda _: None)
 
 
+def joined_paths(paths: str | None, folder: str) -> str:
+    """Return the search path of a variable, with one more folder at its end."""
+    return os.pathsep.join(filter(None, (paths, folder)))
+
+
 def _ref(fields: JsonObject) -> ProcessRef:
     return ProcessRef(**fields["process"])
-
-
-def main(code: str = "") -> int:
-    """Read the order, become a daemon unless told to stay, and work; 1 if that failed.
-
-    `code` is the folder in which our packages have come, "" where they are installed.
-    """
-    if sys.argv[1:2] == ["facts"]:
-        try:
-            sys.stdout.write(json.dumps(asdict(facts_of_this_machine(sys.argv[2]))) + "\n")
-        finally:
-            _remove(code)
-        return 0
-    order = _with_ssh_address(AgentOrder.decode(sys.stdin.readline()))
-    os.environ.clear()
-    os.environ.update(order.environ)
-    if code:
-        os.environ["PYTHONPATH"] = _joined(os.environ.get("PYTHONPATH"), code)
-    if order.stays:
-        failure: list[str] = []
-        try:
-            NodeAgent(order, failure.append, code).run()
-        finally:
-            _remove(code)
-        return _report(failure[0] if failure else "the agent ended before it could dial")
-    read, write = os.pipe2(os.O_CLOEXEC)
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            _work(order, write, code)
-        os._exit(0)
-    os.close(write)
-    with open(read, encoding="utf-8") as pipe:
-        return _report(pipe.read())
-
-
-def _with_ssh_address(order: AgentOrder) -> AgentOrder:
-    """Fill in where we were called from, where that is what an address stands for ("")."""
-    caller = (os.environ.get("SSH_CONNECTION", "").split() or ["127.0.0.1"])[0]
-    return replace(order, addresses=[(host or caller, port) for host, port in order.addresses])
-
-
-def _joined(path: str | None, folder: str) -> str:
-    return os.pathsep.join(filter(None, (path, folder)))
-
-
-def _remove(code: str) -> None:
-    if code:
-        shutil.rmtree(code, ignore_errors=True)
-
-
-def _work(order: AgentOrder, answer: int, code: str) -> None:
-    """Be the daemon: say on `answer` "ready" or why not, then work; never returns."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(null, stream)
-    os.chdir("/")
-
-    def on_ready(problem: str) -> None:
-        nonlocal answer
-        if answer >= 0:
-            os.write(answer, (problem or "ready").encode())
-            os.close(answer)
-            answer = -1
-
-    try:
-        NodeAgent(order, on_ready, code).run()
-    except BaseException as error:  # noqa: BLE001 (a daemon has nobody else to tell)
-        on_ready(f"the agent failed: {error!r}")
-        _remove(code)
-        os._exit(70)
-    _remove(code)
-    os._exit(0)
-
-
-def _report(said: str) -> int:
-    if said in ("", "ready"):
-        return 0
-    sys.stderr.write(f"{said}\n")
-    return 1

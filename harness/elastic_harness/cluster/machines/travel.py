@@ -8,6 +8,7 @@ an agent leaves that was killed, the next one on that machine removes.
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import io
 import os
@@ -18,24 +19,25 @@ from typing import Final
 
 import elastic_harness
 import pytest_elastic
+from pytest_elastic import __version__
 
 __all__ = ["AGENT", "code_for_agents", "code_roots"]
 
 _PROJECT: Final = "pytest-elastic"
-_VERSION: Final = metadata.version(_PROJECT)
 _PACKAGES: Final = (elastic_harness, pytest_elastic)
 _START: Final = (
     "import sys; exec(eval(sys.stdin.buffer.readline() "
     "or b'sys.exit(str(1) + \" line of standard input was expected, and there is none\")'))"
 )
-_NAME: Final = "elastic_harness.cluster.machines.agent"  # for whoever looks at processes
+# What `ps` shows of it.
+_NAME: Final = "elastic_harness.cluster.machines.agent"
 # The command that runs an agent, to which `code_for_agents` is given; its arguments follow.
-AGENT: Final = (sys.executable, "-c", _START, _VERSION, _NAME)
+AGENT: Final = (sys.executable, "-c", _START, __version__, _NAME)
 
-# Not below /tmp, of which each node has its own. Whoever holds the lock of a folder uses it.
+# Each node has a /tmp of its own, and would not see a folder there. An agent locks its folder; one
+# that is not locked was left by an agent that was killed.
 _BOOT: Final = """
 import base64, fcntl, glob, io, os, shutil, sys, tempfile, zipfile
-from importlib import metadata
 version, _, *arguments = sys.argv[1:]
 sys.argv = ["agent", *arguments]
 if sys.path[:1] == [""]:
@@ -44,7 +46,7 @@ code = sys.stdin.buffer.readline()
 folder, lock = "", -1
 try:
     import elastic_harness, pytest_elastic
-    is_there = metadata.version("pytest-elastic") == version
+    is_there = pytest_elastic.__version__ == version
 except ImportError:
     is_there = False
 if not is_there:
@@ -65,7 +67,7 @@ if not is_there:
     fcntl.flock(lock, fcntl.LOCK_EX)
     zipfile.ZipFile(io.BytesIO(base64.b64decode(code))).extractall(folder)
     sys.path.insert(0, folder)
-from elastic_harness.cluster.machines.agent import main
+from elastic_harness.cluster.machines.agent_program import main
 sys.exit(main(folder))
 """
 
@@ -87,8 +89,9 @@ def code_for_agents() -> bytes:
                 for name in sorted(files):
                     path = os.path.join(folder, name)
                     archive.write(path, os.path.relpath(path, root))
-        # So that its version is known there, and what is registered by entry points is found.
-        for name in ("METADATA", "entry_points.txt"):
-            text = metadata.distribution(_PROJECT).read_text(name) or ""
-            archive.writestr(f"pytest_elastic-{_VERSION}.dist-info/{name}", text)
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            # So that what is registered by entry points is found there.
+            for name in ("METADATA", "entry_points.txt"):
+                text = metadata.distribution(_PROJECT).read_text(name) or ""
+                archive.writestr(f"pytest_elastic-{__version__}.dist-info/{name}", text)
     return repr(_BOOT).encode() + b"\n" + base64.b64encode(packed.getvalue()) + b"\n"
