@@ -163,7 +163,7 @@ def test_nodes_are_where_their_resources_and_labels_are(rays: Rays, place: Place
         "test_there_is_not_so_much": "FAILED",
     }, called.out
     lacking = (
-        "cannot start node 'n2' on a machine with slots: 2: there is room for 1 such nodes "
+        "cannot start node 'n2': it needs a machine with slots: 2: there is room for 1 such nodes "
         f"(0 on {NETWORK}.1, 1 on {NETWORK}.2, 0 on {NETWORK}.3)"
     )
     assert lacking in " ".join(called.out.split())

@@ -361,25 +361,11 @@ class MachinesCluster:
         return node
 
     def _machine_for(self, spec: NodeSpec) -> Machine:
-        """Return the machine of a node: of those that have what it needs, one after the other."""
-        if not (spec.resources or spec.labels):
-            return self._machines[(spec.index - 1) % len(self._machines)]
-        rooms = [
-            (machine, self._placement.room_on(machine.name, spec.resources, spec.labels))
-            for machine in self._machines
-        ]
-        before, turn = spec.index - 1, 0
-        while having_room := [machine for machine, room in rooms if room > turn]:
-            if before < len(having_room):
-                return having_room[before]
-            before, turn = before - len(having_room), turn + 1
-        needs = [f"{name}: {value:g}" for name, value in spec.resources.items()]
-        needs += [f"{name}: {value}" for name, value in spec.labels.items()]
-        rooms_of = ", ".join(f"{room:g} on {machine.name}" for machine, room in rooms)
-        raise ClusterError(
-            f"cannot start node '{spec.name}' on a machine with {', '.join(needs)}: there is room "
-            f"for {sum(room for _, room in rooms):g} such nodes ({rooms_of})"
-        )
+        try:
+            name = self._placement.machine_for(spec.index, spec.resources, spec.labels)
+        except ClusterError as error:
+            raise ClusterError(f"cannot start node '{spec.name}': {error.message}") from error
+        return next(machine for machine in self._machines if machine.name == name)
 
     def begin_node(self, request: Mapping[str, Any]) -> Future[ClusterNode]:
         """Start the gateway: pytest is on none of the machines, so there is none."""

@@ -264,7 +264,7 @@ class MachineStrangers:
     def send(
         self, owner: str, node: str, at: tuple[str, int], words: bytes, *, connections: int
     ) -> None:
-        machine, target = self._cluster.machine_of(node), self._cluster.nodes[at[0]]
+        target, machine = self._cluster.nodes[at[0]], self._cluster.machine_of(node)
         known = self._visits.get((owner, machine), Visits())
         self._visits[owner, machine] = replace(known, wanted=known.wanted + connections)
         order = {
@@ -390,7 +390,9 @@ class MachineFiles:
 
     def _choose(self, folder: str) -> Steps[None]:
         """Have all agents watch, before anything is started there, and find who sees the same."""
-        known = {folder_identity(folder)}
+        known: set[str] = set()
+        with contextlib.suppress(OSError):  # there is none here, and `here` has said so
+            known.add(folder_identity(folder))
         self._hears.clear()
         self._waiting = {machine: [] for machine in self._cluster.machines}
         asked = {
@@ -401,6 +403,7 @@ class MachineFiles:
             try:
                 answer = yield from answering
             except ClusterError as error:
+                self._waiting.pop(machine, None)
                 self._on_unseen(error.message)
                 continue
             identity = str(answer.fields["identity"])

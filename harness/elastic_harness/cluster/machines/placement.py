@@ -128,6 +128,29 @@ class Placement(ABC):
         """Return for how many nodes with these needs a machine has room."""
         return 0.0
 
+    def machine_for(
+        self, index: int, resources: Mapping[str, float], labels: Mapping[str, str]
+    ) -> str:
+        """Return the machine of node number `index` (from 1): one after the other has one.
+
+        Of those that have what the node needs, for as long as there is room; raises ClusterError.
+        """
+        if not (resources or labels):
+            return self.machines[(index - 1) % len(self.machines)]
+        rooms = {name: self.room_on(name, resources, labels) for name in self.machines}
+        before, turn = index - 1, 0
+        while having_room := [name for name, room in rooms.items() if room > turn]:
+            if before < len(having_room):
+                return having_room[before]
+            before, turn = before - len(having_room), turn + 1
+        needs = [f"{name}: {value:g}" for name, value in resources.items()]
+        needs += [f"{name}: {value}" for name, value in labels.items()]
+        found = ", ".join(f"{room:g} on {name}" for name, room in rooms.items())
+        raise ClusterError(
+            f"it needs a machine with {', '.join(needs)}: there is room for "
+            f"{sum(rooms.values()):g} such nodes ({found})"
+        )
+
     def reserve(
         self, loop: Loop, machine: str, node: str, resources: Mapping[str, float]
     ) -> Future[None]:
