@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO, Final, Generic, TypeVar, cast
 
@@ -79,6 +79,8 @@ class History:
         self.worlds = Worlds()
         # Why this is not all of the file that it was read from; empty when it is.
         self.damage = ""
+        # What `by_other_clocks` has made, and of how many records.
+        self._others: tuple[int, Sequence[History]] = (0, ())
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> History:
@@ -211,18 +213,23 @@ class History:
         """By how many seconds at most times may be off that nodes with other clocks have stated."""
         return {entry.node: entry.event.error_s for entry in self.of_kind(ClockCompared)}
 
-    def by_other_clocks(self) -> Iterator[History]:
-        """Yield this history as it would be if those clocks had been off by all of that.
+    def by_other_clocks(self) -> Sequence[History]:
+        """Return this history as it would be if those clocks had been off by all of that.
 
         First ahead and then behind; nothing where all nodes have one clock. What is true in both
         and here is true of every order of things that the clocks leave open, if it compares times
         of nodes with those of the harness.
         """
         errors = {node: error_s for node, error_s in self.clock_errors.items() if error_s}
-        for sign in (1, -1) if errors else ():
-            yield History.of(
-                _moved(record, sign * errors.get(record.node, 0.0)) for record in self.records
+        if not errors:
+            return ()
+        if self._others[0] != len(self):
+            moved = (
+                History.of(_moved(each, sign * errors.get(each.node, 0.0)) for each in self.records)
+                for sign in (1, -1)
             )
+            self._others = (len(self), tuple(moved))
+        return self._others[1]
 
     @property
     def run(self) -> Entry[RunStarted] | None:
