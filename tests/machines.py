@@ -6,6 +6,7 @@ not touched. When a machine's first process is killed, the kernel removes all of
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import glob
 import os
@@ -100,7 +101,10 @@ class Machine:
             stdin=subprocess.DEVNULL,
         )
         assert self._unshare.stdout is not None
-        assert self._unshare.stdout.readline() == b"ready\n", f"machine {name} could not be made"
+        if self._unshare.stdout.readline() != b"ready\n":
+            self._unshare.kill()
+            self._unshare.communicate()
+            pytest.fail(f"machine {name} could not be made: see what was printed")
         (self.pid,) = process_table.children_of(self._unshare.pid)
 
     def enter(self, *command: str) -> list[str]:
@@ -138,7 +142,16 @@ class Network:
     """Some machines, 10.99.0.1 and so on, and the place where pytest is, 10.99.0.254."""
 
     def __init__(self, count: int, *, prepare: str = "true", more: Sequence[str] = ()) -> None:
-        self.hub = Machine("hub")
+        with contextlib.ExitStack() as made:
+            self._make(count, made, prepare, more)
+            self._made = made.pop_all()
+
+    def _make(
+        self, count: int, made: contextlib.ExitStack, prepare: str, more: Sequence[str]
+    ) -> None:
+        # What is cut off is not answered where to find it, by the port that was the bridge's.
+        self.hub = Machine("hub", prepare="echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore")
+        made.callback(self.hub.end)
         # With an address of its own: it would take one of a machine's port, which goes when that is
         # cut, and the port would go on to take packets for it.
         own = ("address", "02:00:00:00:00:fe")
@@ -148,13 +161,17 @@ class Network:
         names = {f"m{number}": f"{NETWORK}.{number}" for number in range(1, count + 1)}
         # Each finds the others, and itself, by name. The file stays for as long as the machines: no
         # node could mount anything over one that is removed.
-        fd, self._hosts = tempfile.mkstemp(prefix="machines-")
+        fd, path = tempfile.mkstemp(prefix="machines-")
+        made.callback(os.unlink, path)
         with open(fd, "w", encoding="ascii") as hosts:
             hosts.write("127.0.0.1 localhost\n")
             hosts.writelines(f"{address} {name}\n" for name, address in names.items())
-        all_prepare = f"mount --bind {self._hosts} /etc/hosts; {prepare}"
-        self.machines = [Machine(name, prepare=all_prepare, more=more) for name in names]
-        for number, machine in enumerate(self.machines, start=1):
+        all_prepare = f"mount --bind {path} /etc/hosts; {prepare}"
+        self.machines: list[Machine] = []
+        for number, name in enumerate(names, start=1):
+            machine = Machine(name, prepare=all_prepare, more=more)
+            made.callback(machine.end)
+            self.machines.append(machine)
             port = f"v{number}"
             there = ("peer", "name", "eth0", "netns", str(machine.pid))
             self._in_hub("ip", "link", "add", port, "type", "veth", *there)
@@ -197,9 +214,7 @@ class Network:
 
     def end(self) -> None:
         """End all machines."""
-        for machine in (*self.machines, self.hub):
-            machine.end()
-        Path(self._hosts).unlink(missing_ok=True)
+        self._made.close()
 
     def placement(self, *, user: int = 0) -> NamespacePlacement:
         """Return a placement on all machines, of the agents of a user."""
