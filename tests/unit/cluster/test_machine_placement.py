@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import shlex
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.cluster.machines.choose import placement_of
 from elastic_harness.cluster.machines.log_copies import write_copy
-from elastic_harness.cluster.machines.placement import CallBack, read_machines
+from elastic_harness.cluster.machines.placement import (
+    CallBack,
+    CommandPlacement,
+    read_machines,
+)
 from elastic_harness.cluster.machines.ray_placement import RayPlacement
 from elastic_harness.cluster.machines.travel import AGENT
 
@@ -80,6 +86,30 @@ def test_what_brings_no_agent_anywhere_is_refused(hosts: Path, kind: str, messag
     """Before anything is started."""
     with pytest.raises(UsageError, match=message):
         placement_of(kind, hosts=str(hosts))
+
+
+class WithRooms(CommandPlacement):
+    """A placement whose machines have room for 1, 3, 0 and 2 nodes that need anything."""
+
+    def room_on(
+        self, machine: str, resources: Mapping[str, float], labels: Mapping[str, str]
+    ) -> float:
+        """Return that."""
+        return dict(zip(self.machines, (1.0, 3.0, 0.0, 2.0), strict=True))[machine]
+
+
+def test_nodes_go_to_one_machine_after_the_other() -> None:
+    """Those that need something: to those that have it, for as long as there is room."""
+    template = ["$machine", "$agent"]
+    placement = WithRooms("x", "abcd", template, call_back=CallBack(), keeps_agents=True)
+    assert "".join(placement.machine_for(index, {}, {}) for index in range(1, 7)) == "abcdab"
+    needing = [placement.machine_for(index, {"GPU": 0.5}, {}) for index in range(1, 7)]
+    assert "".join(needing) == "abdbdb"
+    lacking = (
+        r"GPU: 0\.5, zone: z: there is room for 6 such nodes \(1 on a, 3 on b, 0 on c, 2 on d\)"
+    )
+    with pytest.raises(ClusterError, match=lacking):
+        placement.machine_for(7, {"GPU": 0.5}, {"zone": "z"})
 
 
 def test_where_agents_call_back_may_have_a_port() -> None:

@@ -46,7 +46,7 @@ from pytest_elastic.credentials import Credentials
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.loop import Loop, Timer
 
-__all__ = ["AgentOrder", "NodeAgent", "joined_paths"]
+__all__ = ["AgentOrder", "NodeAgent"]
 
 # What pytest may take to write a piece of a log. Beyond it the link is cut, and the lease decides.
 _COPY_LIMIT_S: Final = 600.0
@@ -390,7 +390,7 @@ class NodeAgent:
                 self._make_folder(folder)
         environ = {name: self._replace_paths(text) for name, text in spec.environ.items()}
         if self._code:
-            environ["PYTHONPATH"] = joined_paths(environ.get("PYTHONPATH"), self._code)
+            environ["PYTHONPATH"] = _joined_paths(environ.get("PYTHONPATH"), self._code)
         argv = [self._replace_paths(word) for word in spec.argv]
         handle = yield from self._cluster.spawn(node, replace(spec, argv=argv, environ=environ))
         if not is_shared:
@@ -512,7 +512,7 @@ class NodeAgent:
         return self._conversation.call("copy", piece, timeout_s=_COPY_LIMIT_S).then(lambda _: None)
 
 
-def joined_paths(paths: str | None, folder: str) -> str:
+def _joined_paths(paths: str | None, folder: str) -> str:
     """Return the search path of a variable, with one more folder at its end."""
     return os.pathsep.join(filter(None, (paths, folder)))
 

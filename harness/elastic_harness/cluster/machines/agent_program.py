@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
-from elastic_harness.cluster.machines.agent import AgentOrder, NodeAgent, joined_paths
+from elastic_harness.cluster.machines.agent import AgentOrder, NodeAgent
 from elastic_harness.cluster.machines.facts import facts_of_this_machine
 
 __all__ = ["main"]
@@ -33,8 +33,6 @@ def main(code: str = "") -> int:
     order = _with_ssh_address(AgentOrder.decode(sys.stdin.readline()))
     os.environ.clear()
     os.environ.update(order.environ)
-    if code:
-        os.environ["PYTHONPATH"] = joined_paths(os.environ.get("PYTHONPATH"), code)
     if order.stays:
         failure: list[str] = []
         with _removed_at_the_end(code):
