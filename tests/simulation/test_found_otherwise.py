@@ -144,6 +144,11 @@ _MENDED = {
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
         "runs",
     ),
+    "a leader that was told to leave goes although its follower did not hear it resign": (
+        12003089,
+        Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True, endpoints=3),
+        "waits (too_few)",
+    ),
 }
 
 
