@@ -85,7 +85,9 @@ def _ask_machines(placement: Placement) -> int:
     from elastic_harness.cluster.machines.choose import compare_machines
 
     is_well = True
-    for machine, facts, problems in compare_machines(placement):
+    compared = compare_machines(placement)
+    placement.dismiss()
+    for machine, facts, problems in compared:
         print(f"{machine}: {'cannot be used' if problems else 'can be used'}")
         is_well = is_well and not problems
         for problem in problems:

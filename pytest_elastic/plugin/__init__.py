@@ -84,8 +84,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:  # noqa: ANN401 (xdist's, and xdist need not be there)
-    """Give every xdist worker the seed of this session."""
+    """Give every xdist worker the seed of this session, and leave the cluster to them."""
+    from pytest_elastic.plugin.hub import close_hub
+
     node.workerinput["elastic_seed"] = options_of(node.config).seed
+    close_hub(node.config)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -114,9 +115,12 @@ class Hub:
     def choice(self) -> ClusterChoice:
         """The kind of cluster, found out at the first question; raises UsageError."""
         if self._choice is None:
+            from elastic_harness.scenario.launchers import modules_to_preload
+
             try:
                 kind = known_clusters(self._config.hook).find(self.options.cluster)
-                self._choice = kind.choose(self.options)
+                preload = modules_to_preload(self.options.preload)
+                self._choice = kind.choose(replace(self.options, preload=preload))
             except UsageError as error:
                 raise UsageError(f"--elastic-cluster: {error.message}", hint=error.hint) from error
         return self._choice
@@ -279,10 +283,12 @@ class Hub:
         return self._session.shared
 
     def close(self) -> None:
-        """End the cluster."""
+        """End the cluster, and what waits for one."""
         if self._session is not None:
             self._session.close()
             self._session = None
+        elif (dismiss := getattr(self._choice, "dismiss", None)) is not None:
+            dismiss()
 
 
 def take_place(owner: str, places: int) -> socket.socket:

@@ -7,12 +7,12 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from elastic_harness.cluster import process_table
-from elastic_harness.cluster.cluster import ClusterError, ServerLost, having
+from elastic_harness.cluster.cluster import ClusterError, LiveCluster, ServerLost, having
 from elastic_harness.cluster.facets import Connection, Visits
 from elastic_harness.cluster.machines.choose import choose_machines
 from elastic_harness.cluster.node.faketime import faketime_environ, find_libfaketime
@@ -27,6 +27,7 @@ from tests.machines import (
     NETWORK,
     MachinesBench,
     Network,
+    wait_for_end,
 )
 from tests.plugin.test_ordinary_user import NOBODY, kind_for
 
@@ -190,8 +191,11 @@ def test_what_is_lacking_is_said_with_what_has_it(
     """A skipped scenario shows it: which machine does not share files, which cluster is another."""
     monkeypatch.chdir(tmp_path)
     network = Network(2, prepare=f"case $(hostname) in m2) mount -t tmpfs none {tmp_path};; esac")
+    placement_of_agents = network.placement()
     try:
-        capabilities = choose_machines(network.placement(), preload=()).capabilities
+        capabilities = choose_machines(placement_of_agents, preload=()).capabilities
+        placement_of_agents.dismiss()
+        assert network.is_clean()
     finally:
         network.end()
     files, placement = capabilities.missing(["shared_files", "same_kernel", "placement"])
@@ -228,12 +232,13 @@ def test_why_an_agent_ends_is_told(network: Network, tmp_path: Path) -> None:
     """What it works with is killed: pytest need not wait, and guess, until it has ended."""
     bench = MachinesBench(network, tmp_path)
     bench.start("n1", "n2")
-    supervisor, *_ = (
-        row
+    fork_server = next(
+        row.pid
         for row in network.machines[0].rows()
-        if "supervisor" in " ".join(process_table.command_of(row.pid))
+        if "fork_server" in " ".join(process_table.command_of(row.pid))
     )
-    (server,) = process_table.children_of(supervisor.pid)
+    (supervisor,) = process_table.children_of(fork_server)
+    (server,) = process_table.children_of(supervisor)
     os.kill(server, signal.SIGKILL)
     bench.until(lambda: bench.is_lost, "the machine to be lost")
     (lost,) = [event for event in bench.events if isinstance(event, ServerLost)]
@@ -262,6 +267,29 @@ def test_a_machine_that_vanishes_is_named_and_the_others_are_cleared(tmp_path: P
     bench.close()
     network.wait_until_clean()
     network.end()
+
+
+class WhoseFirstAgentIsKilled(MachinesBench):
+    """A cluster on machines, the first of whose agents is killed while it waits for its order."""
+
+    def make(self, kind: str, *, preload: Sequence[str], as_user: bool) -> LiveCluster:
+        made = super().make(kind, preload=preload, as_user=as_user)
+        machine = self.network_of_machines.machines[0]
+        machine.run("pkill", "-9", "-f", "machines.agent")
+        wait_for_end(machine.rows, within_s=LIMIT_S)
+        return made
+
+
+def test_an_agent_that_ends_while_it_waits_is_started_anew(
+    network: Network, tmp_path: Path
+) -> None:
+    """Whoever waits long loses one now and then."""
+    bench = WhoseFirstAgentIsKilled(network, tmp_path)
+    bench.start("n1", "n2")
+    for node in ("n1", "n2"):
+        assert bench.finish(bench.run(node, "true")) == 0
+    bench.close()
+    assert network.is_clean()
 
 
 def test_an_agent_that_is_killed_leaves_nothing(network: Network, tmp_path: Path) -> None:

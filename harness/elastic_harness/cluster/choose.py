@@ -46,7 +46,10 @@ _ON_ONE_MACHINE = (
 
 
 class ClusterChoice(Protocol):
-    """A cluster that can be had: what it can do, and a sentence on why it was chosen."""
+    """A cluster that can be had: what it can do, and a sentence on why it was chosen.
+
+    If something waits for `make`, a method `dismiss` ends it where no cluster is made.
+    """
 
     @property
     def kind(self) -> str:

@@ -57,10 +57,10 @@ def test_a_file_that_names_no_machines_is_refused(tmp_path: Path, text: str, mes
 def test_ssh_gets_the_agent_as_one_word(hosts: Path) -> None:
     """Ssh hands its words to a shell, which is to see the command as it is."""
     placement = placement_of("ssh", hosts=str(hosts), ssh="ssh -F 'my config'")
-    command = placement.command("node-a", "facts", "/a path")
+    command = placement.command("node-a")
     assert command[:3] == ["ssh", "-F", "my config"]
     assert command[-3:-1] == ["--", "node-a"]
-    assert shlex.split(command[-1]) == [*AGENT, "facts", "/a path"]
+    assert shlex.split(command[-1]) == list(AGENT)
     assert placement.addresses("node-a", 5000) == [("", 5000)]
 
 
@@ -129,7 +129,7 @@ def test_a_ray_that_nobody_answers_for_is_told_at_once() -> None:
     message = f"the Ray at ray://127.0.0.1:{port}: nobody answers there \\(Connection refused\\)"
     placement = RayPlacement(f"ray://127.0.0.1:{port}", count=0, call_back=CallBack())
     with pytest.raises(UsageError, match=message):
-        placement.survey("")
+        placement.survey("", ())
     assert not placement.own_fds
     assert not placement.own_pids
 

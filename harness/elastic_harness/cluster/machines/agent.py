@@ -46,7 +46,7 @@ from pytest_elastic.credentials import Credentials
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.loop import Loop, Timer
 
-__all__ = ["AgentOrder", "NodeAgent"]
+__all__ = ["AgentOrder", "AgentStart", "NodeAgent"]
 
 # What pytest may take to write a piece of a log. Beyond it the link is cut, and the lease decides.
 _COPY_LIMIT_S: Final = 600.0
@@ -57,13 +57,36 @@ _VISITS_LOOK_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentOrder:
-    """What an agent is told at its start. `nodes` is the kind of its own cluster.
+class AgentStart:
+    """How an agent is started, before it is known whether there will be a cluster.
 
-    `addresses` are where pytest may be reached (a host "": where ssh came from). With `stays` the
-    agent does not leave its parent. `environ` is its whole environment, in place of that of ssh or
-    a batch system: warm workers need the one that pytest has. Trunks to other machines are TCP's,
-    or UDP's `by_datagrams`. `roots` are the folders in which pytest has our packages.
+    `sign` is a file that is there if the machine shares pytest's files. `environ` is the agent's
+    whole environment, in place of that of ssh or a batch system: warm workers need the one that
+    pytest has. It imports `preload`. With `stays` it does not leave its parent.
+    """
+
+    sign: str
+    environ: dict[str, str]
+    preload: list[str]
+    stays: bool
+
+    def encode(self) -> bytes:
+        """Return the line that `decode` takes."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, line: str) -> AgentStart:
+        """Return what is in a line; raises ValueError or TypeError for anything else."""
+        return cls(**json.loads(line))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOrder:
+    """What an agent is to do. `nodes` is the kind of its own cluster.
+
+    `addresses` are where pytest may be reached (a host "": where ssh came from). Trunks to other
+    machines are TCP's, or UDP's `by_datagrams`. `roots` are the folders in which pytest has our
+    packages.
     """
 
     machine: int
@@ -72,8 +95,6 @@ class AgentOrder:
     token: str
     lease_s: float
     preload: list[str]
-    environ: dict[str, str]
-    stays: bool = False
     by_datagrams: bool = False
     roots: list[str] = field(default_factory=list)
 

@@ -1,8 +1,8 @@
-"""The program that an agent is: it says what its machine is, or becomes a daemon and works.
+"""The program that an agent is: it says what its machine is, waits for its order, and works.
 
-It is started by what `travel` has put before its order on standard input. The order is one line of
-JSON. With `facts SIGN` as arguments there is none, and the program prints what the machine is and
-can do.
+What starts it puts three lines on its standard input: what `travel` needs, how it is to start, and
+later its order. In between the agent has answered with one line of JSON on standard output, and
+imports what is to be preloaded. If no order comes, standard input ends, and so does the agent.
 """
 
 from __future__ import annotations
@@ -10,49 +10,84 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from typing import Final
 
-from elastic_harness.cluster.machines.agent import AgentOrder, NodeAgent
+from elastic_harness.cluster.machines.agent import AgentOrder, AgentStart, NodeAgent
 from elastic_harness.cluster.machines.facts import facts_of_this_machine
+from elastic_harness.cluster.server.server_process import sharing_one_interpreter
 
 __all__ = ["main"]
 
+# Whoever started an agent may be lost in silence.
+_ORDER_LIMIT_S: Final = 600.0
+
 
 def main(code: str = "") -> int:
-    """Read the order, become a daemon unless told to stay, and work; 1 if that failed.
+    """Become a daemon unless told to stay, and be an agent; 1 if that failed.
 
     `code` is the folder in which our packages have come, "" where they are installed.
     """
-    if sys.argv[1:2] == ["facts"]:
-        with _removed_at_the_end(code):
-            sys.stdout.write(json.dumps(asdict(facts_of_this_machine(sys.argv[2]))) + "\n")
-        return 0
-    order = _with_ssh_address(AgentOrder.decode(sys.stdin.readline()))
+    start = AgentStart.decode(sys.stdin.readline())
+    # Where ssh came from, which is what the address "" stands for.
+    caller = (os.environ.get("SSH_CONNECTION", "").split() or ["127.0.0.1"])[0]
     os.environ.clear()
-    os.environ.update(order.environ)
-    if order.stays:
-        failure: list[str] = []
-        with _removed_at_the_end(code):
-            NodeAgent(order, failure.append, code).run()
-        return _report(failure[0] if failure else "the agent ended before it could dial")
+    os.environ.update(start.environ)
+    if start.stays:
+        said: list[str] = []
+        _be_agent(start, caller, code, said.append)
+        return _report(said[0] if said else "")
     read, write = os.pipe2(os.O_CLOEXEC)
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            _work(order, write, code)
+            _be_daemon(start, caller, code, write)
         os._exit(0)
     os.close(write)
     with open(read, encoding="utf-8") as pipe:
         return _report(pipe.read())
 
 
-def _with_ssh_address(order: AgentOrder) -> AgentOrder:
-    """Fill in where we were called from, where that is what an address stands for ("")."""
-    caller = (os.environ.get("SSH_CONNECTION", "").split() or ["127.0.0.1"])[0]
-    return replace(order, addresses=[(host or caller, port) for host, port in order.addresses])
+def _be_daemon(start: AgentStart, caller: str, code: str, answer: int) -> None:
+    """Be the agent, and say on `answer` why it cannot work, or nothing; never returns."""
+
+    def on_ready(problem: str) -> None:
+        nonlocal answer
+        if answer >= 0:
+            os.write(answer, problem.encode())
+            os.close(answer)
+            answer = -1
+
+    try:
+        _be_agent(start, caller, code, on_ready)
+    except BaseException as error:  # noqa: BLE001 (a daemon has nobody else to tell)
+        on_ready(f"the agent failed: {error!r}")
+        os._exit(70)
+    os._exit(0)
+
+
+def _be_agent(start: AgentStart, caller: str, code: str, on_ready: Callable[[str], None]) -> None:
+    """Say what this machine is, and work if there is an order; `on_ready` is told how that went."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit("it was told to end"))
+    with _removed_at_the_end(code), sharing_one_interpreter(start.preload):
+        sys.stdout.write(json.dumps(asdict(facts_of_this_machine(start.sign))) + "\n")
+        sys.stdout.flush()
+        is_told, _, _ = select.select([0], [], [], _ORDER_LIMIT_S)
+        line = sys.stdin.readline() if is_told else ""
+        if line:
+            order = AgentOrder.decode(line)
+            addresses = [(host or caller, port) for host, port in order.addresses]
+            null = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1) if start.stays else (0, 1, 2):
+                os.dup2(null, stream)
+            os.chdir("/")
+            NodeAgent(replace(order, addresses=addresses), on_ready, code).run()
 
 
 @contextlib.contextmanager
@@ -64,31 +99,8 @@ def _removed_at_the_end(code: str) -> Iterator[None]:
             shutil.rmtree(code, ignore_errors=True)
 
 
-def _work(order: AgentOrder, answer: int, code: str) -> None:
-    """Be the daemon: say on `answer` "ready" or why not, then work; never returns."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(null, stream)
-    os.chdir("/")
-
-    def on_ready(problem: str) -> None:
-        nonlocal answer
-        if answer >= 0:
-            os.write(answer, (problem or "ready").encode())
-            os.close(answer)
-            answer = -1
-
-    try:
-        with _removed_at_the_end(code):
-            NodeAgent(order, on_ready, code).run()
-    except BaseException as error:  # noqa: BLE001 (a daemon has nobody else to tell)
-        on_ready(f"the agent failed: {error!r}")
-        os._exit(70)
-    os._exit(0)
-
-
-def _report(said: str) -> int:
-    if said in ("", "ready"):
+def _report(problem: str) -> int:
+    if not problem:
         return 0
-    sys.stderr.write(f"{said}\n")
+    sys.stderr.write(f"{problem}\n")
     return 1

@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,6 +75,10 @@ class MachinesChoice:
             by_datagrams=self.by_datagrams,
         )
 
+    def dismiss(self) -> None:
+        """End the agents that wait for such a cluster."""
+        self.placement.dismiss()
+
 
 def placement_of(
     kind: str, *, hosts: str, call_back: str = "", ssh: str = "ssh"
@@ -96,10 +101,14 @@ def placement_of(
 def compare_machines(
     placement: Placement, *, preload: Sequence[str] = DEFAULT_PRELOAD
 ) -> list[tuple[str, MachineFacts | None, list[str]]]:
-    """Ask all machines at once; returns what each is, and what is in the way of using it."""
-    with _sign() as sign:
-        found = placement.survey(sign)
-    ours = facts_of_this_machine("")
+    """Ask all machines at once; returns what each is, and what is in the way of using it.
+
+    The agents that have answered wait to be placed, or dismissed.
+    """
+    with _sign() as sign, ThreadPoolExecutor(1) as pool:
+        finding = pool.submit(facts_of_this_machine, "")
+        found = placement.survey(sign, preload)
+    ours = finding.result()
     return [
         (name, None, [each])
         if isinstance(each, str)
@@ -120,6 +129,7 @@ def choose_machines(
     compared = compare_machines(placement, preload=preload)
     problems = [f"  {name}: {each}" for name, _, found in compared for each in found]
     if problems:
+        placement.dismiss()
         raise UsageError(
             "\n".join(["these machines cannot be used:", *problems]),
             hint="`pytest-elastic doctor --machines=FILE` asks them again.",

@@ -240,8 +240,6 @@ class MachinesCluster:
             token=token,
             lease_s=self._lease_s,
             preload=self._preload,
-            environ=dict(os.environ),
-            stays=self._placement.keeps_agents,
             by_datagrams=self._by_datagrams,
             roots=code_roots(),
         )

@@ -11,7 +11,6 @@ import re
 import shlex
 import socket
 import string
-import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from elastic_harness.cluster.cluster import ClusterError
-from elastic_harness.cluster.machines.agent import AgentOrder
+from elastic_harness.cluster.machines.agent import AgentOrder, AgentStart
+from elastic_harness.cluster.machines.agent_command import AgentCommand
 from elastic_harness.cluster.machines.facts import MachineFacts
 from elastic_harness.cluster.machines.travel import AGENT, code_for_agents
 from elastic_harness.cluster.process_table import descendants
@@ -33,14 +33,12 @@ __all__ = [
     "CommandPlacement",
     "Placement",
     "command_placement",
-    "facts_in",
     "read_machines",
     "ssh_placement",
 ]
 
 # No questions: nobody is there to answer them. What the user has configured comes first elsewhere.
 _SSH_OPTIONS: Final = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
-_QUOTED_LINES: Final = 10
 SURVEY_LIMIT_S: Final = 60.0
 # The agent has answered `close` by then, and has nothing more to do.
 _LEAVE_LIMIT_S: Final = 5.0
@@ -112,15 +110,31 @@ class Placement(ABC):
 
     @abstractmethod
     def place(self, loop: Loop, machine: str, order: AgentOrder) -> Future[None]:
-        """Start the agent there; done when what has started it is, with an error if it failed."""
+        """Give the agent there its order; it is the one that waits, or else started now.
+
+        Done when what has started it is, with an error if it failed.
+        """
 
     @abstractmethod
     def close(self, loop: Loop) -> Steps[None]:
         """Wait for what has started agents to end; what does not end is killed."""
 
     @abstractmethod
-    def survey(self, sign: str) -> dict[str, MachineFacts | str]:
-        """Ask all machines at once what they are; what is no answer is why there is none."""
+    def survey(self, sign: str, preload: Sequence[str]) -> dict[str, MachineFacts | str]:
+        """Ask all machines at once what they are; what is no answer is why there is none.
+
+        It is agents that answer. They import `preload`, and wait until they are placed.
+        """
+
+    @abstractmethod
+    def dismiss(self) -> None:
+        """End the agents that wait."""
+
+    def start_of_agents(self, sign: str, preload: Sequence[str]) -> AgentStart:
+        """Return how an agent of this placement is to start, now."""
+        return AgentStart(
+            sign=sign, environ=dict(os.environ), preload=list(preload), stays=self.keeps_agents
+        )
 
     def room_on(
         self, machine: str, resources: Mapping[str, float], labels: Mapping[str, str]
@@ -196,36 +210,73 @@ class CommandPlacement(Placement):
     ) -> None:
         super().__init__(kind, machines, call_back=call_back, keeps_agents=keeps_agents)
         self._template = tuple(template)
-        self._started: dict[str, _Command] = {}
+        self._waiting: dict[str, AgentCommand] = {}
+        self._started: dict[str, AgentCommand] = {}
 
     @property
     def own_pids(self) -> frozenset[int]:
-        own = {each.process.pid for each in self._started.values()}
+        own = {each.process.pid for each in self._every}
         return frozenset(own | {row.pid for pid in own for row in descendants(pid)})
 
     @property
     def own_fds(self) -> frozenset[int]:
-        return frozenset(fd for each in self._started.values() for fd in each.fds)
+        return frozenset(fd for each in self._every for fd in each.fds)
 
-    def command(self, machine: str, *arguments: str) -> list[str]:
+    @property
+    def _every(self) -> tuple[AgentCommand, ...]:
+        return (*self._started.values(), *self._waiting.values())
+
+    def command(self, machine: str) -> list[str]:
         """Return the command that runs the agent on a machine."""
-        agent = shlex.join((*AGENT, *arguments))
         words: list[str] = []
         for word in self._template:
             if word == "$agent":
-                words += [*AGENT, *arguments]
+                words += AGENT
             else:
-                words.append(string.Template(word).substitute(machine=machine, agent=agent))
+                text = string.Template(word)
+                words.append(text.substitute(machine=machine, agent=shlex.join(AGENT)))
         return words
+
+    def survey(self, sign: str, preload: Sequence[str]) -> dict[str, MachineFacts | str]:
+        given = code_for_agents() + self.start_of_agents(sign, preload).encode()
+        asked: dict[str, AgentCommand] = {}
+        found: dict[str, MachineFacts | str] = {}
+        for machine in self.machines:
+            try:
+                asked[machine] = AgentCommand(self.command(machine))
+                asked[machine].ask(given)
+            except OSError as error:
+                found[machine] = str(error)
+        deadline = time.monotonic() + SURVEY_LIMIT_S
+        for machine, command in asked.items():
+            problem = command.wait_for_answer(max(0.0, deadline - time.monotonic()))
+            if command.facts is not None:
+                self._waiting[machine] = command
+            found[machine] = command.facts or problem
+        return {machine: found[machine] for machine in self.machines}
+
+    def dismiss(self) -> None:
+        waiting, self._waiting = list(self._waiting.values()), {}
+        for command in waiting:
+            command.dismiss()
+        for command in waiting:
+            command.finish()
 
     def place(self, loop: Loop, machine: str, order: AgentOrder) -> Future[None]:
         placed: Future[None] = Future()
+        command = self._waiting.pop(machine, None)
+        if command is not None and not command.give(order.encode()):
+            command.finish()
+            command = None
         try:
-            given = code_for_agents() + order.encode()
-            started = self._started[machine] = _Command(self.command(machine), given)
+            if command is None:
+                start = self.start_of_agents("", order.preload)
+                given = code_for_agents() + start.encode() + order.encode()
+                command = AgentCommand(self.command(machine), given)
         except OSError as error:
             placed.settle(ClusterError(f"cannot start an agent on {machine}: {error}"))
             return placed
+        self._started[machine] = started = command
 
         def on_ended() -> None:
             loop.unwatch(started.pidfd)
@@ -241,6 +292,7 @@ class CommandPlacement(Placement):
         return placed
 
     def close(self, loop: Loop) -> Steps[None]:
+        self.dismiss()
         deadline = loop.now() + _LEAVE_LIMIT_S
         while self._started and loop.now() < deadline:
             yield Sleep(seconds=0.01)
@@ -248,85 +300,6 @@ class CommandPlacement(Placement):
             started.process.kill()
         while self._started:
             yield Sleep(seconds=0.01)
-
-    def survey(self, sign: str) -> dict[str, MachineFacts | str]:
-        asked: dict[str, _Command | str] = {}
-        for machine in self.machines:
-            try:
-                command = self.command(machine, "facts", sign)
-                asked[machine] = _Command(command, code_for_agents())
-            except OSError as error:
-                asked[machine] = str(error)
-        deadline = time.monotonic() + SURVEY_LIMIT_S
-        return {
-            machine: command if isinstance(command, str) else _facts_told_by(command, deadline)
-            for machine, command in asked.items()
-        }
-
-
-class _Command:
-    """A command at work, with what it is to read, and what it says."""
-
-    def __init__(self, argv: Sequence[str], given: bytes) -> None:
-        self._said_fd = os.memfd_create("agent-command", os.MFD_CLOEXEC)
-        self._told_fd = os.memfd_create("agent-command-told", os.MFD_CLOEXEC)
-        # A file, and not a pipe: a token is not to wait for a command that reads nothing.
-        given_fd = os.memfd_create("agent-order", os.MFD_CLOEXEC)
-        os.write(given_fd, given)
-        os.lseek(given_fd, 0, os.SEEK_SET)
-        try:
-            self.process = subprocess.Popen(
-                argv,
-                stdin=given_fd,
-                stdout=self._told_fd,
-                stderr=self._said_fd,
-                start_new_session=True,
-            )
-        except OSError:
-            os.close(self._said_fd)
-            os.close(self._told_fd)
-            raise
-        finally:
-            os.close(given_fd)
-        self.pidfd = os.pidfd_open(self.process.pid)
-
-    @property
-    def fds(self) -> tuple[int, ...]:
-        """The descriptors of this process."""
-        return (self._said_fd, self._told_fd, self.pidfd)
-
-    def finish(self) -> tuple[int, str]:
-        """Wait for the end; returns the exit code, and the last lines of errors."""
-        code = self.process.wait()
-        text = os.pread(self._said_fd, 1 << 16, 0).decode(errors="replace").strip()
-        for fd in self.fds:
-            os.close(fd)
-        return code, "\n".join(text.splitlines()[-_QUOTED_LINES:])
-
-    def told(self) -> str:
-        """Return what it has printed."""
-        return os.pread(self._told_fd, 1 << 20, 0).decode(errors="replace")
-
-
-def _facts_told_by(command: _Command, deadline: float) -> MachineFacts | str:
-    try:
-        command.process.wait(max(0.0, deadline - time.monotonic()))
-        reason = ""
-    except subprocess.TimeoutExpired:
-        command.process.kill()
-        reason = f"no answer within {SURVEY_LIMIT_S:g} s"
-    told = command.told()
-    code, said = command.finish()
-    return facts_in(told, reason or said or f"the command ended with {code} and told nothing")
-
-
-def facts_in(told: str, otherwise: str) -> MachineFacts | str:
-    """Return what an agent printed of its machine, or `otherwise`."""
-    try:
-        # What a login script prints comes before.
-        return MachineFacts.decode(told.splitlines()[-1])
-    except (IndexError, ValueError, TypeError):
-        return otherwise
 
 
 def ssh_placement(

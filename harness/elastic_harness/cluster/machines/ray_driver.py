@@ -8,7 +8,8 @@ raylet. It talks over the Unix socket whose descriptor is its only argument:
     release {}                               gives these back
     reserve_for {key, node, resources}       takes resources of a node, once for each key
     release_all {}                           gives all of these back
-    run {node, command, environ, given}      runs an agent's command on one of them, until its end
+    begin {node, command, environ, given}    starts an agent's command on one of them
+    end {node, given}                        gives it the rest of what it reads, until its end
 
 Each node has one worker of Ray's, an actor, which all commands there are run by: to start one takes
 longer than most commands do. It needs no processor.
@@ -72,28 +73,52 @@ class _Runner:
             os.setpriority(os.PRIO_PROCESS, 0, 0)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("0")
+        self._process: Any = None
 
-    def run(
+    def begin(
         self, command: Sequence[str], environ: Mapping[str, str], given: str, limit_s: float
-    ) -> tuple[int, str, str]:
-        """Return the exit code of a command, what it has told, and what it has said."""
+    ) -> tuple[str, str]:
+        """Start a command; returns the first line that it tells, or "" and what it has said."""
+        import contextlib
         import subprocess
+        import threading
 
         try:
-            done = subprocess.run(
+            self._process = subprocess.Popen(
                 command,
-                input=given,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 env=environ,
                 cwd="/",
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=limit_s,
-                check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return 1, "", str(error)
-        return done.returncode, done.stdout, done.stderr
+        except OSError as error:
+            return "", str(error)
+        timer = threading.Timer(limit_s, self._process.kill)
+        timer.start()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(given.encode())
+            self._process.stdin.flush()
+        told = self._process.stdout.readline().decode(errors="replace")
+        timer.cancel()
+        return told, "" if told else self.end("", limit_s)[1]
+
+    def is_waiting(self) -> bool:
+        """Tell whether a command was begun, and not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def end(self, given: str, limit_s: float) -> tuple[int, str]:
+        """Give the command the rest, and wait for its end; returns what it has said, too."""
+        import subprocess
+
+        process, self._process = self._process, None
+        try:
+            _, said = process.communicate(given.encode(), timeout=limit_s)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            return 1, str(error)
+        text = said.decode(errors="replace").strip()
+        return process.returncode, text or f"the agent ended with {process.returncode}"
 
 
 class _Job:
@@ -142,6 +167,7 @@ class _Job:
             where = NodeAffinitySchedulingStrategy(node, soft=False)
             actor = ray.remote(num_cpus=0, scheduling_strategy=where)(_Runner)
             self._runners[node] = actor.remote()
+        code_for_agents()  # it is packed once, while Ray starts these
         return {"nodes": [able[node] for node in chosen]}
 
     def _reserve(self, count: int, nodes: Sequence[str]) -> list[str]:
@@ -197,14 +223,22 @@ class _Job:
             remove_placement_group(self._groups.popitem()[1])
         return {}
 
-    def run(
+    def begin(
         self, node: str, command: Sequence[str], environ: Mapping[str, str], given: str
     ) -> dict[str, Any]:
-        """Run a command on a node."""
+        """Start a command on a node, and wait for the line that it tells first."""
         given = code_for_agents().decode() + given
-        asked = self._runners[node].run.remote(command, environ, given, _RUN_LIMIT_S)
-        code, told, said = ray.get(asked, timeout=_RUN_LIMIT_S)
-        return {"code": code, "told": told, "said": said}
+        begun = self._runners[node].begin.remote(command, environ, given, _RUN_LIMIT_S)
+        told, said = ray.get(begun, timeout=_RUN_LIMIT_S)
+        return {"told": told, "said": said}
+
+    def end(self, node: str, given: str) -> dict[str, Any]:
+        """Give the command that waits on a node the rest; `is_there`: there was one."""
+        runner = self._runners[node]
+        if not ray.get(runner.is_waiting.remote(), timeout=_RUN_LIMIT_S):
+            return {"is_there": False}
+        code, said = ray.get(runner.end.remote(given, _RUN_LIMIT_S), timeout=_RUN_LIMIT_S)
+        return {"is_there": True, "code": code, "said": said}
 
     def close(self) -> None:
         """End the job, and a Ray that is its own."""
@@ -232,7 +266,8 @@ def _main(fd: int) -> None:
             # In this thread: a Ray of our own ends with the thread that has started it.
             _answer(loop, reply, partial(at_once[op], **given))
             return
-        thread = threading.Thread(target=_answer, args=(loop, reply, partial(job.run, **given)))
+        act = partial(job.begin if op == "begin" else job.end, **given)
+        thread = threading.Thread(target=_answer, args=(loop, reply, act))
         threads.append(thread)
         thread.start()
 

@@ -18,18 +18,17 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from elastic_harness.cluster.cluster import ClusterError
-from elastic_harness.cluster.machines.agent import AgentOrder
+from elastic_harness.cluster.machines.agent import AgentOrder, AgentStart
 from elastic_harness.cluster.machines.facts import MachineFacts
 from elastic_harness.cluster.machines.placement import (
     SURVEY_LIMIT_S,
     CallBack,
     Placement,
-    facts_in,
 )
 from elastic_harness.cluster.machines.travel import AGENT
 from elastic_harness.cluster.process_table import descendants
@@ -141,54 +140,61 @@ class RayPlacement(Placement):
         return run(loop, self._place(loop, machine, order))
 
     def _place(self, loop: Loop, machine: str, order: AgentOrder) -> Steps[None]:
+        given = {"node": self._nodes[machine].id, "given": order.encode().decode()}
         try:
             yield from self._open(loop)
-            answer = yield from self._run(machine, given=order.encode().decode())
+            assert self._driver is not None, "it was opened"
+            answer = yield from self._driver.call("end", given)
+            if not answer.fields["is_there"]:
+                yield from self._begin(machine, self.start_of_agents("", order.preload))
+                answer = yield from self._driver.call("end", given)
         except ClusterError as error:
             why = f"{self.where}: {error.message}"
             raise ClusterError(f"cannot start an agent on {machine} by {why}") from error
-        if answer.fields["code"]:
-            raise ClusterError(f"cannot start an agent on {machine}: {_said(answer)}")
+        if answer.fields.get("code"):
+            raise ClusterError(f"cannot start an agent on {machine}: {answer.fields['said']}")
 
     def close(self, loop: Loop) -> Steps[None]:
         driver, self._driver, self._opened = self._driver, None, None
-        atexit.unregister(self._end_driver)
+        atexit.unregister(self._dismiss_in)
         if driver is not None:
             yield from driver.close(loop)
 
-    def survey(self, sign: str) -> dict[str, MachineFacts | str]:
+    def survey(self, sign: str, preload: Sequence[str]) -> dict[str, MachineFacts | str]:
         self._check_that_somebody_answers()
-        loop = Loop()
-        is_kept = False
+        loop, is_kept = Loop(), False
         try:
-            found = wait_for(loop, run(loop, self._survey(loop, sign)), within_s=SURVEY_LIMIT_S)
-            is_kept = not any(isinstance(each, str) for each in found.values())
+            surveying = run(loop, self._survey(loop, self.start_of_agents(sign, preload)))
+            found = wait_for(loop, surveying, within_s=SURVEY_LIMIT_S)
+            is_kept = True
         except ElasticError as error:
             raise UsageError(f"cannot use {self.where}: {error.message}") from error
         finally:
             if not is_kept:
-                self._end_driver(os.getpid())
+                self.dismiss()
             loop.close()
         # Whether there will be a cluster is not known yet.
-        atexit.register(self._end_driver, os.getpid())
+        atexit.register(self._dismiss_in, os.getpid())
         return found
 
-    def _end_driver(self, pid: int) -> None:
-        """End the driver, in the process that has started it."""
-        if pid != os.getpid():
-            return
+    def _dismiss_in(self, pid: int) -> None:
+        """Do it in the process that has started the driver."""
+        if pid == os.getpid():
+            self.dismiss()
+
+    def dismiss(self) -> None:
         loop = Loop()
         wait_for(loop, run(loop, self.close(loop)), within_s=2 * _CLOSE_LIMIT_S)
         loop.close()
 
-    def _survey(self, loop: Loop, sign: str) -> Steps[dict[str, MachineFacts | str]]:
+    def _survey(self, loop: Loop, start: AgentStart) -> Steps[dict[str, MachineFacts | str]]:
         yield from self._open(loop)
-        asked = {machine: self._run(machine, "facts", sign) for machine in self.machines}
+        asked = {machine: self._begin(machine, start) for machine in self.machines}
         found: dict[str, MachineFacts | str] = {}
         for machine, asking in asked.items():
             try:
                 answer = yield from asking
-                found[machine] = facts_in(answer.fields["told"], _said(answer))
+                found[machine] = _facts_in(answer)
             except ClusterError as error:
                 found[machine] = error.message
         assert self._driver is not None, "it was asked"
@@ -248,15 +254,15 @@ class RayPlacement(Placement):
         self._nodes = dict(sorted(names.items()))
         self.machines = tuple(self._nodes)
 
-    def _run(self, machine: str, *arguments: str, given: str = "") -> Future[Answer]:
+    def _begin(self, machine: str, start: AgentStart) -> Future[Answer]:
         assert self._driver is not None, "a driver is started first"
         fields = {
             "node": self._nodes[machine].id,
-            "command": [*AGENT, *arguments],
-            "environ": dict(os.environ),
-            "given": given,
+            "command": AGENT,
+            "environ": start.environ,
+            "given": start.encode().decode(),
         }
-        return self._driver.call("run", fields)
+        return self._driver.call("begin", fields)
 
 
 class _Driver:
@@ -344,6 +350,8 @@ def _with_advice(problem: str) -> str:
     )
 
 
-def _said(answer: Answer) -> str:
-    code = answer.fields["code"]
-    return str(answer.fields["said"]).strip() or f"the agent ended with {code} and told nothing"
+def _facts_in(answer: Answer) -> MachineFacts | str:
+    try:
+        return MachineFacts.decode(answer.fields["told"])
+    except (ValueError, TypeError):
+        return str(answer.fields["said"] or answer.fields["told"])

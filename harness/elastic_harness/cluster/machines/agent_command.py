@@ -1,0 +1,123 @@
+"""A command here that runs an agent on another machine: what it is given, and what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from elastic_harness.cluster.machines.facts import MachineFacts
+
+__all__ = ["AgentCommand"]
+
+_QUOTED_LINES: Final = 10
+# An agent that is given no order has nothing to do at its end.
+_END_LIMIT_S: Final = 5.0
+
+
+class AgentCommand:
+    """A command at work. It reads what is `given` and nothing else, or first what it is asked with.
+
+    Raises OSError if it cannot be run.
+    """
+
+    def __init__(self, argv: Sequence[str], given: bytes | None = None) -> None:
+        self._said_fd = os.memfd_create("agent-command", os.MFD_CLOEXEC)
+        given_fd = subprocess.PIPE
+        if given is not None:
+            # A file, and not a pipe: nobody is to wait for a command that reads nothing.
+            given_fd = os.memfd_create("agent-order", os.MFD_CLOEXEC)
+            os.write(given_fd, given)
+            os.lseek(given_fd, 0, os.SEEK_SET)
+        try:
+            self.process = subprocess.Popen(
+                argv,
+                stdin=given_fd,
+                stdout=subprocess.PIPE if given is None else subprocess.DEVNULL,
+                stderr=self._said_fd,
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(self._said_fd)
+            raise
+        finally:
+            if given_fd >= 0:
+                os.close(given_fd)
+        self.pidfd = os.pidfd_open(self.process.pid)
+        self.facts: MachineFacts | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """The descriptors of this process."""
+        pipes = (self.process.stdin, self.process.stdout)
+        return (self._said_fd, self.pidfd, *(pipe.fileno() for pipe in pipes if pipe is not None))
+
+    def ask(self, given: bytes) -> None:
+        """Have it told this in another thread, which waits for the `facts` that it answers with."""
+        self._thread = threading.Thread(target=self._ask, args=(given,), daemon=True)
+        self._thread.start()
+
+    def _ask(self, given: bytes) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # what it has said is why
+            self.process.stdin.write(given)
+            self.process.stdin.flush()
+        for line in self.process.stdout:
+            # What a login script prints comes before.
+            with contextlib.suppress(ValueError, TypeError):
+                self.facts = MachineFacts.decode(line.decode())
+                return
+
+    def wait_for_answer(self, limit_s: float) -> str:
+        """Wait for the `facts`, or for the end of the command; returns why there is no answer."""
+        assert self._thread is not None, "it was asked"
+        self._thread.join(limit_s)
+        if self.facts is not None:
+            return ""
+        is_late = self._thread.is_alive()
+        if is_late:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self._thread.join()
+        code, said = self.finish()
+        if is_late:
+            return "no answer in time"
+        return said or f"the command ended with {code} and told nothing"
+
+    def give(self, order: bytes) -> bool:
+        """Give it its order, which is all that it waited for; False if it has ended."""
+        assert self.process.stdin is not None, "it was asked"
+        try:
+            self.process.stdin.write(order)
+            self.process.stdin.close()
+        except OSError:
+            return False
+        return self.process.poll() is None
+
+    def dismiss(self) -> None:
+        """Give it no order."""
+        assert self.process.stdin is not None, "it was asked"
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+
+    def finish(self) -> tuple[int, str]:
+        """Wait for the end; returns the exit code, and the last lines of errors."""
+        try:
+            code = self.process.wait(_END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        text = os.pread(self._said_fd, 1 << 16, 0).decode(errors="replace").strip()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        for fd in (self._said_fd, self.pidfd):
+            os.close(fd)
+        return code, "\n".join(text.splitlines()[-_QUOTED_LINES:])
