@@ -279,6 +279,34 @@ def test_nothing_is_left_anywhere_when_pytest_is_killed(reached: Reached, place:
     reached.network.wait_until_clean(but="sshd", within_s=30.0)
 
 
+def test_agents_that_wait_end_with_pytest(reached: Reached, place: Place) -> None:
+    """SIGKILL while tests are collected: they were never given an order."""
+    place.add("forever.elastic.yaml", scenario("forever", script="forever.py"))
+    place.add(
+        "conftest.py",
+        "import os, time\n"
+        "def pytest_collection():\n"
+        "    with open(os.environ['BELL'], 'w') as bell:\n"
+        "        bell.write('here')\n"
+        "    time.sleep(600)\n",
+    )
+    process = reached.start_job(place)
+    assert sum("machines.agent" in command for command in reached.left()) == 4
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    reached.network.wait_until_clean(but="sshd", within_s=30.0)
+
+
+def test_a_controller_of_xdist_keeps_no_agents(reached: Reached, place: Place) -> None:
+    """They would import torch on every machine, for nobody."""
+    place.add("forever.elastic.yaml", scenario("forever", script="forever.py"))
+    process = reached.start_job(place, "-n", "1", "-p", "xdist")
+    assert sum("machines.agent" in command for command in reached.left()) == 2
+    os.kill(process.pid, signal.SIGTERM)
+    process.communicate()
+    reached.network.wait_until_clean(but="sshd", within_s=30.0)
+
+
 def test_a_run_whose_machine_is_lost_is_unknown(reached: Reached, place: Place) -> None:
     """An agent is killed: that is said, and it is no verdict on the job; the next run is well."""
     place.add("a.elastic.yaml", scenario("lost", script="forever.py"))
