@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,7 +16,7 @@ from elastic_harness.cluster.machines.facts import MachineFacts
 __all__ = ["AgentCommand"]
 
 _QUOTED_LINES: Final = 10
-# An agent that is given no order has nothing to do at its end.
+# A command that was killed, or is given no order, has nothing more to do.
 _END_LIMIT_S: Final = 5.0
 
 
@@ -74,21 +75,24 @@ class AgentCommand:
                 self.facts = MachineFacts.decode(line.decode())
                 return
 
-    def wait_for_answer(self, limit_s: float) -> str:
-        """Wait for the `facts`, or for the end of the command; returns why there is no answer."""
+    def wait_for_answer(self, limit_s: float, *, since: float) -> str:
+        """Wait for the `facts`, or for the end of the command; returns why there is no answer.
+
+        `limit_s` counts from `since`, in `time.monotonic`.
+        """
         assert self._thread is not None, "it was asked"
-        self._thread.join(limit_s)
+        self._thread.join(max(0.0, since + limit_s - time.monotonic()))
         if self.facts is not None:
             return ""
-        is_late = self._thread.is_alive()
-        if is_late:
+        late = f"no answer within {limit_s:g} s" if self._thread.is_alive() else ""
+        if late:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-            self._thread.join()
+            self._thread.join(_END_LIMIT_S)
+            if self._thread.is_alive():
+                return late  # something else holds its pipes, which cannot be closed then
         code, said = self.finish()
-        if is_late:
-            return "no answer in time"
-        return said or f"the command ended with {code} and told nothing"
+        return late or said or f"the command ended with {code} and told nothing"
 
     def give(self, order: bytes) -> bool:
         """Give it its order, which is all that it waited for; False if it has ended."""

@@ -75,6 +75,7 @@ def _be_agent(start: AgentStart, caller: str, code: str, on_ready: Callable[[str
     """Say what this machine is, and work if there is an order; `on_ready` is told how that went."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit("it was told to end"))
+    os.chdir("/")
     with _removed_at_the_end(code), sharing_one_interpreter(start.preload):
         sys.stdout.write(json.dumps(asdict(facts_of_this_machine(start.sign))) + "\n")
         sys.stdout.flush()
@@ -86,7 +87,6 @@ def _be_agent(start: AgentStart, caller: str, code: str, on_ready: Callable[[str
             null = os.open(os.devnull, os.O_RDWR)
             for stream in (0, 1) if start.stays else (0, 1, 2):
                 os.dup2(null, stream)
-            os.chdir("/")
             NodeAgent(replace(order, addresses=addresses), on_ready, code).run()
 
 

@@ -238,6 +238,7 @@ class CommandPlacement(Placement):
         return words
 
     def survey(self, sign: str, preload: Sequence[str]) -> dict[str, MachineFacts | str]:
+        began_at = time.monotonic()
         given = code_for_agents() + self.start_of_agents(sign, preload).encode()
         asked: dict[str, AgentCommand] = {}
         found: dict[str, MachineFacts | str] = {}
@@ -247,9 +248,8 @@ class CommandPlacement(Placement):
                 asked[machine].ask(given)
             except OSError as error:
                 found[machine] = str(error)
-        deadline = time.monotonic() + SURVEY_LIMIT_S
         for machine, command in asked.items():
-            problem = command.wait_for_answer(max(0.0, deadline - time.monotonic()))
+            problem = command.wait_for_answer(SURVEY_LIMIT_S, since=began_at)
             if command.facts is not None:
                 self._waiting[machine] = command
             found[machine] = command.facts or problem
