@@ -136,8 +136,7 @@ class Departure(Part):
         connection = self._connection
         if self.leaving is None or not self._group.is_idle or connection.is_joined:
             return
-        leads = connection.leads and self._settings.outlives_coordinator
-        if leads and not self._deadlines.is_due(connection.trusted_until, now):
+        if connection.leads and self._settings.outlives_coordinator and not connection.is_lost:
             return  # what is here hands over, once this node has reached it
         held_until = connection.held_until
         if self._settings.has_succession and held_until is not None and self._voter.record:

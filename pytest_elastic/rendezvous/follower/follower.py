@@ -146,6 +146,8 @@ class Follower:
                 connection.take_found(leader, now, is_here=is_here)
             case v.LeaderNotFound(reason=reason):
                 if connection.phase is ConnectionPhase.SEEKING:
+                    if connection.leads:
+                        connection.lose()  # if it still led here, it would have been found
                     connection.rest(reason, now)
             case v.LeaderHeard(leader=leader):
                 self._on_leader_heard(leader, now)

@@ -47,6 +47,14 @@ def test_it_dials_its_own_leader_again_after_its_lease() -> None:
     bench.expect(ConnectionPhase.DIALING)
 
 
+def test_it_goes_alone_when_no_leader_is_found_here_any_more() -> None:
+    """It did not hear its own leader resign: their connection had ended before."""
+    bench = leaving()
+    bench.expect(ConnectionPhase.SEEKING)
+    bench.give(v.LeaderNotFound(reason="no endpoint names a leader"))
+    bench.expect(ConnectionPhase.OVER)
+
+
 def test_it_goes_alone_when_its_own_leader_has_resigned() -> None:
     """That has handed over, or would be the first to be found."""
     bench = Bench(MAJORITY)
