@@ -48,7 +48,7 @@ MAY_STAY = {
     "pytest-of-*": "where a pytest that a test calls keeps the folders of its own tests",
     "pymp-*": "a folder of Python's multiprocessing, in a process that was killed",
     "torchelastic_*": "logs of a launcher that was killed, or whose job failed; torchrun's always",
-    "torchinductor_*": "a cache that torch makes for a user, whoever imports it, and keeps",
+    "torchinductor_*": "a cache that torch makes for a user at its first import, and keeps",
 }
 
 

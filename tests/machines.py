@@ -56,7 +56,7 @@ NEEDS_MACHINES = pytest.mark.skipif(
 NETWORK = "10.99.0"
 HUB = f"{NETWORK}.254"
 CLONE_NEWNET = 0x40000000
-# As the first process of a machine: whoever ignores the ends of children has the kernel reap them.
+# As the first process of a machine: the kernel reaps the children of one that ignores SIGCHLD.
 STAY = """
 import signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -1,6 +1,6 @@
 """The keeper: parent of all workers of a node, and the one that leaves none behind.
 
-It lives in its own session, beside the agent and not below its fate: when the agent dies it kills
+It lives in its own session and outlives the agent: when the agent dies it kills
 every descendant (it is a child subreaper, so `setsid` and double forks do not escape), then answers
 on the agent's listening socket for a while that the agent and its workers are gone, and exits. It
 also holds the node's lease, so that a frozen agent cannot leave workers running.

@@ -78,7 +78,7 @@ def test_a_node_that_is_told_to_leave_says_by_its_exit_code_why(
 
 
 def test_a_node_that_finds_nobody_may_try_again(tmp_path: Path) -> None:
-    """Exit code 3 where nobody hosts the endpoint (yet), and the reason for whoever asks."""
+    """Exit code 3 where no node hosts the endpoint (yet), and the reason on the console."""
     script = write(tmp_path / "pass.py", "pass")
     target = tmp_path / "error.json"
     done = run(

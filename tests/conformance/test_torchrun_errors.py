@@ -69,7 +69,7 @@ def test_an_error_file_that_cannot_be_written_harms_nothing(tmp_path: Path) -> N
 def test_a_launcher_below_a_launcher_passes_the_reason_up(
     tmp_path: Path, outer: tuple[str, ...], inner: tuple[str, ...]
 ) -> None:
-    """The exception of the innermost worker is in the outermost summary, whoever is in between."""
+    """The exception of the innermost worker is in the outermost summary, at any depth."""
     script = write(tmp_path / "raise.py", RECORDED)
     done = run(
         tmp_path,

@@ -111,22 +111,20 @@ def test_a_class_of_the_users_places_output_as_under_torchrun(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "planted", "complaint"),
+    ("name", "planted", "message"),
     [
         ("broken", "", "--logs-specs=broken cannot be used: OSError: no disk"),
         ("by-rank", "1", "--logs-specs=by-rank cannot be used: KeyError: 'planted'"),
         ("nobodys", "", "--logs-specs=nobodys: there is no entry point of that name"),
     ],
 )
-def test_a_class_that_fails_is_named(
-    tmp_path: Path, name: str, planted: str, complaint: str
-) -> None:
+def test_a_class_that_fails_is_named(tmp_path: Path, name: str, planted: str, message: str) -> None:
     """Exit code 2 and one line, whenever it fails."""
     script = write(tmp_path / "pass.py", "open('ran', 'w')")
     environ = {**plugin_environ(tmp_path), "PLANTED": planted}
     done = run(tmp_path, *OURS, "--standalone", f"--logs-specs={name}", script, environ=environ)
     assert done.returncode == 2
-    assert f"pytest-elastic run: {complaint}" in done.stderr
+    assert f"pytest-elastic run: {message}" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "ran").exists()
 

@@ -182,7 +182,7 @@ def test_the_table_names_no_option_that_is_not_there(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("planted", "complaint"),
+    ("planted", "message"),
     [
         ({"flags": ("--quantum",)}, "--quantum: not in the table"),
         ({"flags": ("--nnodes", "--num-nodes")}, "spelling ['--num-nodes']"),
@@ -193,7 +193,7 @@ def test_the_table_names_no_option_that_is_not_there(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_what_a_new_torch_adds_or_changes_is_found(
-    planted: dict[str, object], complaint: str
+    planted: dict[str, object], message: str
 ) -> None:
     """A parser with one strange option, and the table as it is."""
     parser = argparse.ArgumentParser()
@@ -202,7 +202,7 @@ def test_what_a_new_torch_adds_or_changes_is_found(
     if "action" not in planted:
         planted.setdefault("default", "1:1")
     parser.add_argument(*flags, **planted)  # type: ignore[arg-type]  # as the planted fault wants
-    assert any(complaint in what for what in unexplained(parser, table("options")))
+    assert any(message in what for what in unexplained(parser, table("options")))
 
 
 def test_an_option_that_is_explained_must_exist_all_the_same() -> None:

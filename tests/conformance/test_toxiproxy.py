@@ -289,7 +289,7 @@ def test_requests_from_many_sides_are_all_answered(bench: Bench) -> None:
 def test_the_package_itself_drives_the_server(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever uses toxiproxy-python without our client can go on doing so."""
+    """Tests that use toxiproxy-python without our client can go on doing so."""
     from toxiproxy import Toxiproxy
     from toxiproxy.api import APIConsumer
 

@@ -115,16 +115,16 @@ class ModelWire:
         arrived: list[tuple[float, int]] = []
         traffic = (port_class(port),) if self.link.tells_apart else NO_CLASS
         for number, now in zip(numbers, times, strict=True):
-            fate = self.link.offer(size + _HEADERS, port, now, units=1, traffic=traffic)
-            if fate.kind is DecisionKind.HOLD:
+            decision = self.link.offer(size + _HEADERS, port, now, units=1, traffic=traffic)
+            if decision.kind is DecisionKind.HOLD:
                 self._held.append(number)
-            for when in fate.leave_at if not fate.corrupt_units else ():
+            for when in decision.leave_at if not decision.corrupt_units else ():
                 if self.link.stop_on_way(when, traffic) is not None:
                     self.link.count_drop(DropReason.DOWN, traffic=traffic)
                 else:
                     self.link.count_delivery(traffic)
                     arrived.append((when, number))
-            self._now = max(self._now, now, *fate.leave_at) if fate.leave_at else now
+            self._now = max(self._now, now, *decision.leave_at) if decision.leave_at else now
         # A driver keeps the order of those that are due together.
         arrived.sort(key=lambda each: each[0])
         return [Arrival(number, when - self.sent_at[number]) for when, number in arrived]

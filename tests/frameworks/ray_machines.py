@@ -124,7 +124,7 @@ WATCH = """
 
 @pytest.fixture(scope="module")
 def rays() -> Iterator[Rays]:
-    """The machines, with one processor each: whoever keeps it makes the next test fail."""
+    """The machines, with one processor each: a test that keeps it makes the next one fail."""
     with rays_on_machines(cpus=1) as made:
         yield made
 

@@ -24,7 +24,7 @@ end = os.path.join(os.environ["ELASTIC_CHECKPOINT_DIR"], "end")
 step, is_over = 0, False
 while not is_over:
     step += 1
-    # All leave after the same step: whoever sees the file tells the others.
+    # All leave after the same step: a rank that sees the file tells the others.
     votes = torch.tensor([float(os.path.exists(end))], device="cuda")
     distributed.all_reduce(votes)
     is_over = votes.item() > 0

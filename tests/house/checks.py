@@ -84,7 +84,7 @@ def _may_import(home: rules.Room, target: str) -> bool:
 def circles(tree: SourceTree, *, deferred: bool) -> list[Finding]:
     """Find modules that import each other.
 
-    With `deferred`, imports inside functions and for types alone count too: whoever reads one of
+    With `deferred`, imports inside functions and for types alone count too: a reader of one of
     such modules has to read them all.
     """
     edges: dict[str, dict[str, int]] = {}

@@ -141,7 +141,7 @@ def test_a_circle_through_a_function_or_for_types_is_counted_apart(tmp_path: Pat
     ],
 )
 def test_an_effect_in_a_pure_file_is_found(tmp_path: Path, text: str, expected: str) -> None:
-    """Clocks, chance, threads, files, signals and whoever has them."""
+    """Clocks, chance, threads, files, signals, and functions that use them."""
     tree = tree_of(
         tmp_path, pytest_elastic__rendezvous__member=text, pytest_elastic__rendezvous__driver=""
     )

@@ -40,7 +40,7 @@ class Ended:
     seconds: float
 
     def expect_no_line_of_ours(self) -> None:
-        """No traceback through our own code, whoever's doing the error was."""
+        """No traceback through our own code, whatever caused the error."""
         for text in (self.out, self.err):
             assert "pytest_elastic/" not in text, text
             assert "elastic_harness" not in text, text

@@ -31,7 +31,7 @@ def children(pid: int) -> list[int]:
 
 # A package that brings torch a device: with it, the launcher asks torch how many there are.
 DEVICE = "[torch.backends]\nslow = slow:load\n"
-# A driver that does not answer, or a slow disk: whoever imports torch waits.
+# A driver that does not answer, or a slow disk: importing torch takes long.
 SLOW_TORCH = """
 with open("asked", "w") as asked:
     asked.write("torch is being imported")
@@ -86,7 +86,7 @@ def test_pid_1_reaps_orphans_that_it_did_not_start(tmp_path: Path) -> None:
             before = set(children(agent))
             enter = ["nsenter", "-t", str(agent), "-p", "-m"]
             for _ in range(5):
-                # The shell ends at once; whoever reads the pipe to its end waits for the orphan.
+                # The shell ends at once; reading the pipe to its end waits for the orphan.
                 subprocess.run(
                     [*enter, "sh", "-c", "sh -c 'read x < /proc/uptime' & "],
                     stdout=subprocess.PIPE,

@@ -238,7 +238,7 @@ def test_of_those_who_campaign_at_once_one_wins(etcd: EtcdServer) -> None:
 
 
 def test_words_that_somebody_else_put_in_the_key_are_replaced(etcd: EtcdServer) -> None:
-    """As long as whoever decides still holds it: the next renewal says again who that is."""
+    """As long as the leader still holds it: the next renewal names the leader again."""
     at = place(etcd)
     office = {**candidate("a"), **etcd_client.campaign(asking(at), candidate("a"))}
     key, forged = base64.b64encode(office["key"].encode()).decode(), "Zm9yZ2Vk"

@@ -168,7 +168,7 @@ def test_two_checkpoints_are_kept_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_forgotten_writer_of_an_older_generation_is_refused(tmp_path: Path) -> None:
-    """A start claims the directory; whoever wrote there before may not write any more."""
+    """A start claims the directory; an earlier job may not write there any more."""
     old = Checkpoints(tmp_path)
     old.write(state_of(50))
     new = Checkpoints(tmp_path)

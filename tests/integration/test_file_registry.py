@@ -54,7 +54,7 @@ def test_a_job_in_a_file_forms_restarts_survives_and_finds_itself_again(
 def test_a_host_that_is_frozen_is_followed_and_comes_back_as_a_member(tmp_path: Path) -> None:
     """It counts no more, so another may; what it says then is said under a term that is over.
 
-    Whoever greets it meanwhile waits for a lease before it looks at the file again: for longer than
+    A node that greets it meanwhile waits for a lease before it looks at the file again: longer than
     a store service is kept that is not asked anything.
     """
     conf = CONF.replace("lease=2", "lease=4")
@@ -70,7 +70,7 @@ def test_a_host_that_is_frozen_is_followed_and_comes_back_as_a_member(tmp_path: 
 def test_a_round_that_nobody_of_the_job_has_signed_is_not_gone_on_with(
     tmp_path: Path,
 ) -> None:
-    """Whoever can write to the file can take the record away, but not make one up."""
+    """A process that can write to the file can remove the record, but not make one up."""
     file, token = tmp_path / "job.rdzv", tmp_path / "token"
     token.write_text("of this job and of no other")
     token.chmod(0o600)

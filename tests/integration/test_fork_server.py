@@ -108,7 +108,7 @@ def test_without_the_fork_server_a_cluster_is_started_as_ever(
 def test_a_fork_server_ends_with_its_owner_and_a_cluster_does_not_end_with_it(
     tmp_path: Path,
 ) -> None:
-    """Whoever is killed: nothing is left that nobody owns."""
+    """No matter which process is killed, no orphan is left."""
     with sharing_one_interpreter(PRELOAD):
         bench = Bench("process", tmp_path, preload=PRELOAD)
         assert parent_of(supervisor_of(bench)) != os.getpid()

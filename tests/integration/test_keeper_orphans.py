@@ -1,4 +1,4 @@
-"""Whoever of agent, keeper and worker is killed: no process is left, and it is said."""
+"""The agent, the keeper or a worker is killed: no process is left, and the log says why."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ def test_a_cold_keeper_has_a_service_too() -> None:
 
 @contextlib.contextmanager
 def foreign_service(answer: bytes) -> Iterator[int]:
-    """Listen on a port and answer whoever comes with the same bytes, once."""
+    """Listen on a port and answer each connection with the same bytes, once."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

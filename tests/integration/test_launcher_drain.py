@@ -332,7 +332,7 @@ def test_a_signal_before_anything_listens_for_it_leaves_nothing(
     moment: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The default action: whoever started it sees SIGTERM, and no keeper is left."""
+    """The default action: its parent sees that SIGTERM ended it, and no keeper is left."""
     early = tmp_path / "early"
     early.mkdir()
     (early / "sitecustomize.py").write_text(MOMENTS.format(moment=moment))

@@ -85,7 +85,7 @@ def test_survivors_do_not_call_a_coordinator_lost_that_has_left(job: Job) -> Non
 
 
 def test_any_host_of_an_endpoint_may_be_missing_or_lost_at_any_time(job: Job) -> None:
-    """The first before the job begins, whoever decides after that; a new node joins all the same.
+    """The first before the job begins, any of them after that; a new node joins all the same.
 
     All addresses are the machine's own here, so a node hosts the first endpoint that is free: the
     one that comes last serves an endpoint that was lost, with an empty store, and finds the job at

@@ -131,7 +131,7 @@ def vote_answer(term: Term, number: int) -> m.VoteAnswer:
 
 
 def test_a_forged_announcement_moves_neither_the_leader_nor_who_follows_it(job: Job) -> None:
-    """Whoever has a leader does not even dial the address of another that a stranger names."""
+    """A node that has a leader does not even dial another one that a stranger names."""
     with socket.create_server((f"{job.prefix}.9", 0)) as evil:
         evil.setblocking(False)
         address, port = evil.getsockname()

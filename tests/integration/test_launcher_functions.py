@@ -99,7 +99,7 @@ def test_a_first_failure_has_what_torchs_has() -> None:
 def test_what_cannot_begin_is_a_usage_error(
     config: object, entrypoint: Callable[..., Any] | str, message: str
 ) -> None:
-    """The caller's mistake is told as one, whoever has noticed it."""
+    """The caller's mistake is reported as one, no matter which process noticed it."""
     with pytest.raises(UsageError, match=message):
         elastic_launch(config, entrypoint)()
 

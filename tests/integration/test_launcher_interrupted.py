@@ -76,7 +76,7 @@ def expect_all_ended(pidfds: Sequence[int], *, within_s: float = 0.0) -> None:
 
 @pytest.mark.parametrize("target", ["terminal", "agent"])
 def test_ctrl_c_interrupts_the_workers_and_ends_the_launcher(folder: Path, target: str) -> None:
-    """Workers get SIGINT (once each, whoever sent it), exit code 130, and nothing is left."""
+    """Workers get SIGINT (once each, no matter from where), exit code 130, nothing is left."""
     process = start("--standalone", "--nproc-per-node=2", "waits.py", cwd=folder)
     pidfds = wait_for_workers(process, 2)
     if target == "terminal":

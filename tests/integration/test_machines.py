@@ -283,7 +283,7 @@ class WhoseFirstAgentIsKilled(MachinesBench):
 def test_an_agent_that_ends_while_it_waits_is_started_anew(
     network: Network, tmp_path: Path
 ) -> None:
-    """Whoever waits long loses one now and then."""
+    """While tests are collected, agents may be lost."""
     bench = WhoseFirstAgentIsKilled(network, tmp_path)
     bench.start("n1", "n2")
     for node in ("n1", "n2"):
@@ -437,7 +437,7 @@ def test_a_process_that_ends_at_once_is_told_of(network: Network, tmp_path: Path
     bench.until(lambda: bool(connections) and connections[0].has_ended(), "its end")
     assert heard == [b"hello\n", "closed"]
     connections[0].watch_end(lambda: heard.append("ended"))
-    bench.until(lambda: heard[-1] == "ended", "its end to be told to whoever asks now")
+    bench.until(lambda: heard[-1] == "ended", "its end to be told to a late reader")
     stop()
     bench.close()
 

@@ -68,7 +68,7 @@ def hears(sock: socket.socket, within_s: float = SILENCE_S) -> bool:
 def test_the_switch_is_served_before_the_nodes(bench: Bench) -> None:
     """By the kernel's scheduler, where it lets us: what runs in nodes is as everybody else."""
     bench.start("n1")
-    # Whoever may not, stays as he is.
+    # A user without permission keeps its niceness.
     may = subprocess.run(["nice", "-n", "-10", "nice"], capture_output=True, check=True).stdout
     niceness = {os.getpriority(os.PRIO_PROCESS, pid) for pid in bench.cluster.own_pids}
     assert int(may) in niceness

@@ -93,7 +93,7 @@ def test_the_loss_of_the_server_is_reported(tmp_path: Path) -> None:
     bench.start("n1")
     process = bench.run("n1", "sleep", "1000")
     for pid in bench.cluster.own_pids:
-        with contextlib.suppress(ProcessLookupError):  # it follows whoever was killed before it
+        with contextlib.suppress(ProcessLookupError):  # it ended with the process killed before it
             os.kill(pid, signal.SIGKILL)
     bench.until(lambda: bench.is_lost, "the loss to be noticed")
     assert process.exit_code == -signal.SIGKILL

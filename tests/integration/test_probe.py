@@ -383,7 +383,7 @@ def test_agents_and_probes_share_one_socket(bench: Bench) -> None:
 
 
 def test_foreign_bytes_on_the_socket_end_nothing(bench: Bench) -> None:
-    """Whoever connects by mistake is ignored."""
+    """A process that connects by mistake is ignored."""
     import socket
 
     bench.observe()

@@ -127,7 +127,7 @@ def test_a_stranger_asks_one_question(port: Port) -> None:
 
 
 def test_of_too_many_strangers_the_oldest_go_and_members_stay(port: Port) -> None:
-    """Whoever comes is admitted; a member that came before all of them is not in their number."""
+    """Each newcomer is admitted; a member that came before all of them is not counted."""
     member = port.visit(JOIN_REQUEST)
     port.serve_until(lambda: len(port.members) == 1)
     limit = connections._MAX_STRANGERS

@@ -27,7 +27,7 @@ CAUGHT_BY = {
     "sigterm_ignored": "INVALID: steps_lost: {at_most: 0}",
     "swallowed": "INVALID: finished_at: {step: 40}",
 }
-# An edit of some lines, so that whoever compares the two sees the mistake and nothing else.
+# An edit of some lines, so that a comparison of the two shows the mistake and nothing else.
 MOST_LINES = 20
 
 

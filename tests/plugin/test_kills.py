@@ -21,7 +21,7 @@ SEEDS = (4, 10, 7, 16, 1)
     ],
 )
 def test_a_kill_leaves_nothing(tmp_path: Path, seed: int) -> None:
-    """Whoever is killed, and a pytest that was not ends by itself."""
+    """No matter which process is killed; a pytest that was not ends by itself."""
     place = Place(tmp_path, preload="torch")  # its cluster descends from it
     prepare(place)
     kill = draw_kill(seed)

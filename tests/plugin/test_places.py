@@ -32,7 +32,7 @@ def name() -> str:
 
 
 def test_whoever_comes_late_waits_until_a_place_is_given_back(name: str) -> None:
-    """Two places, three who want one; the third is woken by whoever goes first."""
+    """Two places, three that want one; the third is woken by the first to leave."""
     first, second = take_place(name, 2), take_place(name, 2)
     third_has_one = threading.Event()
 

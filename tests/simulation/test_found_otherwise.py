@@ -49,7 +49,7 @@ _MENDED = {
         Options(quorum="majority", is_brisk=True, is_aimed=True, endpoints=3),
         "runs",
     ),
-    "who starts late is told the round as the others were, whoever has left it meanwhile": (
+    "a node that starts late is told the round as the others were, even if some have left it": (
         607812,
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True, endpoints=3),
         "runs",

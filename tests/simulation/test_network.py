@@ -13,7 +13,7 @@ PAIR = ("n1", "n2")
 
 
 def test_what_is_on_its_way_when_its_link_holds_waits_and_arrives_in_order() -> None:
-    """As at the switch: it has its fate, and only a link that drops loses it."""
+    """As at the switch: it is decided on when it is sent, and only a link that drops loses it."""
     time, arrived = VirtualTime(), list[int]()
 
     def later(delay_s: float, act: Callable[..., None], *arguments: object) -> None:

@@ -58,7 +58,7 @@ def _run(quorum: str) -> None:
 def test_a_step_leaves_nothing_to_be_done_before_the_next_deadline(
     quorum: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is due is done at once, and what comes next is woken for, whoever else says nothing."""
+    """What is due is done at once, and the next deadline wakes it, without any message."""
     monkeypatch.setattr(Leader, "step", _step_twice)
     _run(quorum)
 

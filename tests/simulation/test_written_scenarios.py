@@ -148,8 +148,8 @@ def test_a_job_killed_everywhere_begins_anew_and_is_no_second_world(tmp_path: Pa
 def test_that_a_job_never_begins_may_be_what_is_asked_for(tmp_path: Path) -> None:
     """Asked for, nothing is judged that needs workers; it is not green by accident."""
     assert _complaints(_ran(tmp_path, TOO_FEW + "    - no_workers\n")) == []
-    complaints = _complaints(_ran(tmp_path, TOO_FEW))
-    assert {each.partition(":")[0] for each in complaints} >= {"ranks", "workers_observed"}
-    assert all("`no_workers`" in each for each in complaints), complaints
+    findings = _complaints(_ran(tmp_path, TOO_FEW))
+    assert {each.partition(":")[0] for each in findings} >= {"ranks", "workers_observed"}
+    assert all("`no_workers`" in each for each in findings), findings
     (message,) = _complaints(_ran(tmp_path, ANEW.partition("expect")[0] + ASKS_FOR_NONE))
     assert message.startswith("no_workers: workers of n")

@@ -124,16 +124,16 @@ def test_r13_a_node_that_answers_nothing_delays_nobody_beyond_its_lease() -> Non
     assert took_s < world.config.lease_s + world.config.drift_s + 0.5
 
 
-@pytest.mark.parametrize("fate", ["break_connection", "kill_agent", "crash"])
-def test_r13_a_member_may_be_lost_while_it_dials(fate: str) -> None:
+@pytest.mark.parametrize("way", ["break_connection", "kill_agent", "crash"])
+def test_r13_a_member_may_be_lost_while_it_dials(way: str) -> None:
     """It is asked again, or the others go on without it."""
     world = new_world(settings("2:3"))
     world.start("n1", "n2", "n3")
     world.run_until(
         lambda: any(asks_who_is_reached(message) for *_, message in world.sent), within_s=1.0
     )
-    getattr(world, fate)("n3")
-    rest = ("n1", "n2", "n3") if fate == "break_connection" else ("n1", "n2")
+    getattr(world, way)("n3")
+    rest = ("n1", "n2", "n3") if way == "break_connection" else ("n1", "n2")
     world.run_until(lambda: world.all_run(*rest), within_s=4.0)
 
 

@@ -71,7 +71,7 @@ def pair() -> Iterator[Pair]:
 
 
 def test_answers_find_their_requests_in_any_order(pair: Pair) -> None:
-    """Whoever asked second may be answered first."""
+    """The second question may be answered first."""
     first, second = pair.ask("first"), pair.ask("second")
     pair.serve_until(pair.asked, 2)
     for _, fields, reply in reversed(pair.asked):

@@ -46,7 +46,7 @@ def test_a_generator_is_woken_by_the_future_that_it_waits_for() -> None:
 
 
 def test_an_error_is_raised_where_it_is_waited_for() -> None:
-    """And is the outcome of whoever does not catch it."""
+    """And is the outcome of a generator that does not catch it."""
 
     def careful() -> Steps[str]:
         try:

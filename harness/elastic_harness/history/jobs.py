@@ -9,7 +9,7 @@ round of it, or as a worker of its node says hello. Another job of the same run 
 all launchers that belong to the one before are dead, by what the harness saw of the processes, and
 a launcher that runs names a round that is not higher than all before it. One living launcher, be it
 frozen or cut off, is enough for the job to be the same one: then two worlds of one number are for
-the checkers to find. And a round that is higher goes on, whoever is left to tell of it.
+the checkers to find. And a round that is higher goes on, whichever nodes are left in it.
 """
 
 from __future__ import annotations

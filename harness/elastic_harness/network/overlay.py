@@ -1,6 +1,6 @@
 """Several faults on one link: what each has laid over it, and what that makes together.
 
-Pure. Whoever owns a layer may take it away again, in any order; what remains is what the others
+Pure. The owner of a layer may take it away again, in any order; what remains is what the others
 laid. Overlapping partitions are down together: a link is up when no layer cuts it. Layers for a
 class of traffic are kept apart from those for everything: a packet meets both.
 """

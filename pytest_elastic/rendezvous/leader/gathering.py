@@ -70,7 +70,7 @@ class Gathering(LeaderPart):
         """Decide what follows the `last` round; None: wait."""
         wanted = self._settings
         if last is not None and any(each in last.incarnations for each in self._members.suspects):
-            return None  # until its fate is known: it decides what the last round costs
+            return None  # until it is known how it ended: that decides what the last round costs
         if self._reach.is_pending:
             return None
         ready = self._together(self._members.ready.values(), last)

@@ -91,7 +91,7 @@ class Peer:
 
     @property
     def is_suspect(self) -> bool:
-        """Its connection ended, and its fate is not known yet."""
+        """Its connection ended; whether it is lost is not known yet."""
         return self.connection is None
 
     @property

@@ -106,7 +106,7 @@ def campaign(etcd: Etcd, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     `record` of the last committed round (empty: none). Raises StoreUnreachable.
     """
     found = _campaign(etcd, arguments)
-    # Looked for last: whoever held the key before has written it by then, or never will.
+    # Looked for last: an earlier holder of the key has written it by then, or never will.
     found["ending"] = _text_at(etcd, arguments["end_key"])
     return found
 

@@ -1,9 +1,9 @@
 """What a job needs of a file that all nodes see: who decides, for how long, which round stands.
 
-Here are the calls of `etcd_client` with a file in etcd's place. Nobody counts a lease down: the
-coordinator adds one to a count while it decides, and whoever has seen the count stand still for as
-long as the lease is, by its own clock, may take its place. No clock of one machine is compared with
-another's.
+Here are the calls of `etcd_client` with a file in etcd's place. A leader has no lease that anybody
+counts down: it adds one to a count while it leads, and a node that has seen the count stand still
+for as long as the lease, by its own clock, may take its place. Clocks of two machines are never
+compared.
 
 Each call reads the file under `flock`, and puts another in its place unless only the count has
 changed, so that a machine which loses its power leaves one or the other. So the file has to be on
@@ -130,7 +130,7 @@ def campaign(arguments: Mapping[str, Any], *, now: float | None = None) -> Mappi
 
 def renew(arguments: Mapping[str, Any]) -> int:
     """Count on; return for how many seconds that holds, 0 if somebody else decides."""
-    # Whoever reads it reads it on this machine, or after the file server has it.
+    # A reader is on this machine, or reads it once the file server has it.
     with _entry(arguments, is_lasting=False) as entry:
         if not _is_ours(arguments, entry):
             return 0

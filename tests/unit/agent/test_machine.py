@@ -233,7 +233,7 @@ def test_a_hint_of_the_scheduler_is_passed_on_to_the_leaders(number: signal.Sign
 
 
 def test_a_second_signal_while_draining_kills_at_once() -> None:
-    """Whoever signals twice has no more patience."""
+    """A second signal means: at once."""
     bench = Bench()
     bench.run_round()
     bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))

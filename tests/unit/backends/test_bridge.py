@@ -112,7 +112,7 @@ def test_agents_of_one_host_have_names_of_their_own() -> None:
 
 
 def test_a_failure_ends_the_round_for_all_and_is_charged_once() -> None:
-    """Every member computes the same count from what all say, whoever failed."""
+    """Every member computes the same count from what all say, whichever failed."""
     made = machine()
     running(made)
     told = made.step(failed())

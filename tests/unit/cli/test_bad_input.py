@@ -72,7 +72,7 @@ def parse(argv: Sequence[str], environ: dict[str, str] | None = None) -> LaunchC
     return parse_run_command(argv, environ or {}, count_devices=lambda _: 2)
 
 
-def complaint(argv: Sequence[str], environ: dict[str, str] | None = None) -> str:
+def error_of(argv: Sequence[str], environ: dict[str, str] | None = None) -> str:
     """Return what is said of a command that cannot be meant: at most two lines, all printable."""
     with pytest.raises(UsageError) as caught:
         parse(argv, environ)
@@ -97,10 +97,10 @@ def test_a_wrong_value_on_the_command_line_is_named_and_explained(
     """What, where, what was expected; a flag takes no value at all."""
     flag = option.flags[-1]
     if option.is_flag:
-        assert f"argument {'/'.join(option.flags)}" in complaint([f"{flag}=1", script])
+        assert f"argument {'/'.join(option.flags)}" in error_of([f"{flag}=1", script])
     elif option.dest in BAD:
         value, expected, others = BAD[option.dest]
-        said = complaint([*others, f"{flag}={value}", script])
+        said = error_of([*others, f"{flag}={value}", script])
         assert flag in said
         if option.choices is None:
             assert expected in said
@@ -114,11 +114,11 @@ def test_a_wrong_value_of_a_variable_is_told_by_the_variables_name(
 ) -> None:
     """Nobody finds an option that they have not written."""
     if option.is_flag:
-        said = complaint([script], {option.variable: "perhaps"})
+        said = error_of([script], {option.variable: "perhaps"})
         assert said == f"{option.variable}=perhaps: expected 0 or 1"
     elif option.dest in BAD:
         value, expected, others = BAD[option.dest]
-        said = complaint([*others, script], {option.variable: value})
+        said = error_of([*others, script], {option.variable: value})
         assert said.startswith(f"{option.variable}=") or f" {option.variable}=" in said
         assert expected in said
         assert option.flags[-1] not in said.splitlines()[0]
@@ -158,7 +158,7 @@ def test_any_text_for_an_option_is_taken_or_refused_in_words(option: Option, val
 def test_a_page_of_digits_is_no_number_and_is_not_repeated(dest: str, script: str) -> None:
     """Python itself refuses to read that many, by an error of its own."""
     others = BAD[dest][2]
-    said = complaint([*others, f"--{dest}={'9' * 5000}", script])
+    said = error_of([*others, f"--{dest}={'9' * 5000}", script])
     assert len(said) < 1500
 
 
@@ -176,7 +176,7 @@ def test_what_is_no_script_is_refused_before_anything_starts(
     """With what to try instead."""
     monkeypatch.chdir(tmp_path)
     for words in ([path], ["--run-path", path]):
-        said = complaint(words)
+        said = error_of(words)
         assert expected in said
         assert "-m for a " in said
 
@@ -190,7 +190,7 @@ def test_a_folder_with_a_main_file_is_a_script(tmp_path: Path) -> None:
 def test_no_other_node_could_find_a_port_that_is_any_free_one(script: str) -> None:
     """Port 0 is for a job that can begin with this node alone."""
     c10d = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0")
-    assert "which no other node could find" in complaint([*c10d, "--nnodes=2", script])
+    assert "which no other node could find" in error_of([*c10d, "--nnodes=2", script])
     assert parse([*c10d, "--nnodes=1:2", script]).endpoint.port == 0
 
 

@@ -67,7 +67,7 @@ def test_what_may_be_two_endpoints_is_taken_as_written(text: str) -> None:
 def test_host_and_port_are_those_that_torch_reads(text: str, spelling: str | None) -> None:
     """An IPv6 address without brackets ends at the last colon, and a warning tells how to write it.
 
-    Whoever meant an address without a port would not see otherwise that its end became one.
+    An address without a port would otherwise have its last group taken for one, unnoticed.
     """
     warnings: list[str] = []
     endpoint = parse_endpoint(text, default_port=29400, on_warning=warnings.append)

@@ -306,14 +306,14 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("options", "complaint"), REFUSED)
+@pytest.mark.parametrize(("options", "message"), REFUSED)
 def test_what_cannot_be_meant_is_refused_in_a_line(
-    script: str, options: tuple[str, ...], complaint: str
+    script: str, options: tuple[str, ...], message: str
 ) -> None:
     """One clear sentence, never a traceback or a page of usage."""
     with pytest.raises(UsageError) as caught:
         parse(*options, script)
-    assert complaint in str(caught.value)
+    assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) <= 2
 
 

@@ -48,7 +48,7 @@ def test_a_command_without_an_answer_says_why(script: str, message: str) -> None
 
 
 def test_one_that_has_ended_is_given_no_order() -> None:
-    """Whoever places it starts another one."""
+    """The placement starts another one."""
     command = AgentCommand(["sh", "-c", f"echo {shlex.quote(TOLD)}"])
     command.ask(b"")
     assert command.wait_for_answer(60.0, since=time.monotonic()) == ""

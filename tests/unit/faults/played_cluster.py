@@ -253,12 +253,12 @@ class PlayedNetwork:
         self._owners: dict[Place, set[str]] = {}
 
     def send(self, source: str, target: str, packets: int = 1) -> None:
-        """Let packets be sent over a link, and meet their fate; a numb one does nothing to them."""
+        """Send packets over a link, which decides on each; a numb one does nothing to them."""
         now = self._cluster.time.now()
         link = self._link((source, target))
         for _ in range(packets):
-            fate = link.offer(1000, f"{source}>{target}", now, opens=False)
-            if fate.kind is DecisionKind.LEAVE:
+            decision = link.offer(1000, f"{source}>{target}", now, opens=False)
+            if decision.kind is DecisionKind.LEAVE:
                 link.count_delivery()
 
     def _link(self, pair: Pair) -> Link:

@@ -56,7 +56,7 @@ def parameters() -> Iterator[tuple[str, str, dict[str, Any]]]:
             if name != "exclude" and (example.action, name) not in seen:
                 seen.add((example.action, name))
                 others = {key: given[key] for key in given if key != name}
-                # Whoever is confused about names is confused about another one's.
+                # A name that is swapped is replaced by that of another node.
                 yield example.action, name, others | ({"node": "n3"} if name == "of" else {})
 
 

@@ -210,7 +210,7 @@ def test_a_preempted_node_gets_its_notice_and_then_loses_power_whatever_it_does(
 
 
 def test_a_preempted_node_that_leaves_in_time_is_proven_then_and_loses_power_all_the_same() -> None:
-    """The job may be over before the notice is: whoever left in order has obeyed."""
+    """The job may be over before the notice is: a node that left in order has obeyed."""
     world = World()
     world.fire("preempt", {"node": "n2", "notice": "5s"})
     world.pass_time(0.2)
@@ -272,7 +272,7 @@ def test_a_node_that_is_up_cannot_join() -> None:
 
 
 def test_a_node_without_its_launcher_is_rebooted_and_does_not_join() -> None:
-    """Its launcher was killed, and the node is up: the complaint says what would help."""
+    """Its launcher was killed, and the node is up: the message says what would help."""
     world = World()
     world.fire("kill_agent", "n2")
     world.pass_time(0.1)

@@ -174,7 +174,7 @@ class _Misled(KillWorker):
 
 
 @pytest.mark.parametrize(
-    ("fault", "complaint"),
+    ("fault", "message"),
     [
         (_Nameless, "its `name` is 'Kill Me'"),
         (_Homeless, "its `layer` is one of worker, agent"),
@@ -186,12 +186,12 @@ class _Misled(KillWorker):
 )
 def test_what_is_no_fault_is_not_registered(
     fault: Any,  # noqa: ANN401 (mistakes have no type)
-    complaint: str,
+    message: str,
 ) -> None:
     """And the message says what is missing."""
     with pytest.raises(UsageError, match="cannot register") as refused:
         FaultRegistry().add(fault)
-    assert complaint in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_bug_in_a_fault_is_that_faults_failure() -> None:

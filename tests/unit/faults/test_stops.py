@@ -37,7 +37,7 @@ def test_a_process_is_the_same_with_and_without_its_start_time() -> None:
 
 
 def test_a_node_goes_on_with_its_last_owner() -> None:
-    """Whoever has paused nothing resumes nothing."""
+    """A fault that has paused nothing resumes nothing."""
     stops = Stops()
     stops.pause("a", "n2")
     stops.pause("b", "n2")

@@ -1,4 +1,4 @@
-"""Faults of whoever serves a store: found by the port, whatever the launcher calls it."""
+"""Faults of the process that serves a store, which is found by the port."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ ORDERS = pytest.mark.parametrize(
 def test_an_order_is_carried_out_when_nothing_from_before_is_in_a_trunk(
     joined: Joined, op: str, fields: Mapping[str, object]
 ) -> None:
-    """Whoever gave it may rely on it: what arrives afterwards was sent afterwards."""
+    """Once it is acknowledged, what arrives was sent afterwards."""
     joined.send()
     done = joined.begin(op, fields)
     joined.pass_on()

@@ -108,7 +108,7 @@ def test_lost_segments_are_carved_out_and_the_rest_stays_whole() -> None:
 
 
 def test_a_single_segment_that_is_left_is_an_ordinary_packet() -> None:
-    """It must not claim to be several; its checksum is left to whoever takes it."""
+    """It must not claim to be several; the receiver computes its checksum."""
     (part,) = packets.carve(big_frame(2), {1})
     flags, kind, _, gso_size, start, offset = struct.unpack_from("=BBHHHH", part)
     assert (flags, kind, gso_size, start, offset) == (1, 0, 0, 20, 16)

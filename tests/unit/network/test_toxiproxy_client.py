@@ -36,7 +36,7 @@ def proxy(client: ToxiproxyClient) -> ProxyHandle:
 
 
 def test_it_is_the_packages_own_client(client: ToxiproxyClient, proxy: ProxyHandle) -> None:
-    """Whoever expects the package's classes and exceptions gets them."""
+    """Code that expects the package's classes and exceptions gets them."""
     assert isinstance(client, toxiproxy.Toxiproxy)
     assert isinstance(proxy, toxiproxy.Proxy)
     with pytest.raises(toxiproxy.server.ProxyExists):

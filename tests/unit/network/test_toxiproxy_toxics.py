@@ -180,7 +180,7 @@ def test_timeout_loses_bytes_and_closes_after_silence() -> None:
 
 
 def test_timeout_without_a_time_never_closes_until_it_is_removed() -> None:
-    """Whoever lost bytes must not go on as if nothing had happened; the sender's end passes."""
+    """A connection that lost bytes must not go on; the sender's end passes."""
     made = stream(toxic("timeout"))
     made.take(b"lost", 0.0)
     assert timed(made) == []

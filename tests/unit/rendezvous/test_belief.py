@@ -1,4 +1,4 @@
-"""What is told that no job comes to is not believed, whoever says it (R15)."""
+"""A claim that no job can reach is not believed, whichever node makes it (R15)."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def changed(message: object, **fields: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("fields", "complaint"),
+    ("fields", "message"),
     [
         ({}, "format None"),
         (changed(BEAT, format=1), "format 1: this node speaks format 3. All nodes of a job need"),
@@ -68,12 +68,12 @@ def changed(message: object, **fields: object) -> dict[str, Any]:
     ],
 )
 def test_what_is_not_exactly_a_message_is_refused_with_the_reason(
-    fields: dict[str, Any], complaint: str
+    fields: dict[str, Any], message: str
 ) -> None:
-    """The complaint names the field and what was found."""
+    """The message names the field and what was found."""
     with pytest.raises(BadMessage) as refused:
         decode(fields)
-    assert complaint in refused.value.message
+    assert message in refused.value.message
 
 
 def test_a_hostile_text_does_not_fill_the_log() -> None:

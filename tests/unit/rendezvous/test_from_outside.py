@@ -148,7 +148,7 @@ def turns(draw: st.DrawFn) -> str:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_no_word_of_others_is_a_failure_of_a_follower(quorum: str, data: st.DataObject) -> None:
-    """Whoever answers at its leader's address, or calls at its own port."""
+    """From a process at its leader's address, or one that calls at its own port."""
     bench = FollowerBench(replace(SETTINGS, quorum=quorum))
     bench.give(v.Start(), FOUND, v.Connected())
     votes: list[v.AskVote] = []
@@ -215,7 +215,7 @@ def reports(draw: st.DrawFn) -> object:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_no_word_of_others_is_a_failure_of_a_leader(quorum: str, data: st.DataObject) -> None:
-    """Whoever has joined it, or has just connected."""
+    """From a member, and from a peer that has just connected."""
     low = 2 if data.draw(FLAGS) else 1
     bench: LeaderBench = (
         running(1, 2, low=2, quorum=quorum)

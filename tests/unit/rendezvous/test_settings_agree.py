@@ -41,7 +41,7 @@ def test_the_same_settings_are_welcome() -> None:
 
 
 def test_every_difference_is_named_with_both_values() -> None:
-    """Whoever reads it knows which option to change on which node, as it is typed."""
+    """The message says which option to change on which node, as it is typed."""
     theirs = dataclasses.replace(
         OURS, max_nodes=1, max_restarts=0, last_call_s=7.5, join_timeout_s=9.0
     )

@@ -79,7 +79,7 @@ def test_among_those_who_failed_by_themselves_time_decides() -> None:
 @pytest.mark.parametrize("fault", ["kill", "raise"])
 @pytest.mark.parametrize("target", ["rank 1 (n2, pid {pid})", "n2", "rank 1"])
 def test_whom_a_fault_has_ended_has_not_failed_by_itself(fault: str, target: str) -> None:
-    """Nor have those who noticed that; whoever fails of it otherwise, has."""
+    """Nor have ranks that noticed that; a rank that fails of it in another way has."""
     story = three()
     hit = target.format(pid=story.pids[1, 1])
     story.tell("fault", "", FaultFired(id="f", fault=fault, targets=(hit,)))

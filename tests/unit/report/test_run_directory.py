@@ -42,7 +42,7 @@ def test_a_run_keeps_everything_in_one_directory(tmp_path: Path) -> None:
 
 
 def test_a_taken_name_gets_a_number_and_nothing_is_deleted(tmp_path: Path) -> None:
-    """What is there stays, whoever made it."""
+    """Existing files stay, whatever made them."""
     mine = tmp_path / "x"
     mine.mkdir()
     (mine / "precious").write_text("kept")

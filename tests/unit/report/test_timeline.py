@@ -163,7 +163,7 @@ def test_a_hold_ends_with_its_worker() -> None:
 
 
 def test_nodes_stand_in_the_order_of_their_numbers() -> None:
-    """Whoever said something first: n1, n2, n10."""
+    """By number, not by who reported first: n1, n2, n10."""
     story = Story(nodes=3).round(1, ["n2", "n10", "n1"])
     names = [lane.name for lane in lanes(story.history) if lane.name == lane.node]
     assert names == ["n1", "n2", "n10"]

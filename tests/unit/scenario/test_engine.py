@@ -138,7 +138,7 @@ def test_an_order_that_came_steps_too_late_does_not_fire() -> None:
 
 
 def test_a_round_that_resumes_beyond_the_step_does_not_fire() -> None:
-    """`round: 2` of a step that the checkpoint is ahead of; optional, it is no complaint."""
+    """`round: 2` of a step that the checkpoint is ahead of; optional, it is no finding."""
     for is_optional in (False, True):
         entry = {**CRASH, "at": {"step": 3, "rank": 1, "round": 2}, "optional": is_optional}
         bench = running(entry)

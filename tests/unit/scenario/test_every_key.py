@@ -83,7 +83,7 @@ def changed(path: AstPath, value: object) -> str:
     return json.dumps(data, indent=1, ensure_ascii=False)
 
 
-def complaints(text: str) -> list[str]:
+def findings(text: str) -> list[str]:
     """Return what is wrong with how a text is refused; reading it is right, too."""
     try:
         load(text)
@@ -115,7 +115,7 @@ def test_garbage_anywhere_is_an_error_of_ours_or_none() -> None:
     for path in paths(EVERY_KEY):
         for value in GARBAGE:
             try:
-                wrong = complaints(changed(path, value))
+                wrong = findings(changed(path, value))
             except Exception as error:  # noqa: BLE001 (whatever it is: it is what is looked for)
                 wrong = [f"{type(error).__name__}: {error}"]
             if wrong:

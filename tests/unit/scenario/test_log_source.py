@@ -21,7 +21,7 @@ TORCHS = re.compile(launcher_named("torchrun").own_lines)
         (OURS, "pytest-elasticity is no word of ours", "worker"),
         (TORCHS, "W1121 18:00:50.123000 71 torch/distributed/run.py:1] hello", "launcher"),
         (TORCHS, "step 10 loss 2.5", "worker"),
-        (None, "[pytest-elastic n1] whoever this is", "worker"),
+        (None, "[pytest-elastic n1] some words", "worker"),
     ],
 )
 def test_in_one_file_a_launcher_is_told_by_how_its_lines_begin(

@@ -123,7 +123,7 @@ def storm_bench(**storm: object) -> Bench:
 
 
 def test_a_storm_begins_with_the_jobs_first_step_and_its_faults_are_optional() -> None:
-    """A rank that is not there any more is no complaint, as long as one fault took effect."""
+    """A rank that has gone is no finding, as long as one fault took effect."""
     bench = storm_bench()
     bench.pass_time(20)
     assert bench.fired == []
@@ -153,9 +153,9 @@ def test_a_storm_of_which_nothing_took_effect_proves_nothing() -> None:
     bench.give_verdicts("storm", valid=True)
     bench.end_job()
     bench.pass_time(1)
-    (complaint,) = [each for each in bench.facts(FaultIneffective) if not each.is_optional]
-    assert complaint.id == "storm"
-    assert "took effect before the job ended" in complaint.reason
+    (finding,) = [each for each in bench.facts(FaultIneffective) if not each.is_optional]
+    assert finding.id == "storm"
+    assert "took effect before the job ended" in finding.reason
 
 
 def test_a_check_that_is_unmet_ends_the_run_and_is_shown() -> None:
@@ -228,8 +228,8 @@ def test_a_target_of_the_plan_that_is_missing_is_said() -> None:
     bench.start_nodes("n1", "n2", "n3", "n4")
     bench.form("n1", "n2", "n3")
     bench.pass_time(1)
-    (complaint,) = bench.facts(FaultIneffective)
-    assert complaint.reason == "the plan's target rank 3 is not there this time"
+    (finding,) = bench.facts(FaultIneffective)
+    assert finding.reason == "the plan's target rank 3 is not there this time"
 
 
 # --- the provider

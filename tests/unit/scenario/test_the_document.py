@@ -49,7 +49,7 @@ def shown() -> dict[str, str]:
 
 @pytest.mark.parametrize("where", shown())
 def test_what_a_page_shows_can_be_read(where: str) -> None:
-    """By whoever reads scenario files: no key that has gone, no fault that is called otherwise."""
+    """No key that has gone is documented, and no fault under another name."""
     path = str(ROOT / "scenarios" / "shown.elastic.yaml")
     loaded = load_text(
         shown()[where],

@@ -98,7 +98,7 @@ def test_only_processors_that_this_process_may_use_are_chosen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "drawn", "complaint"),
+    ("mode", "drawn", "message"),
     [
         ("node", machine([]), "there are 2 workers and 0 GPUs"),
         ("node", machine([0]), "there are 2 workers and 1 GPUs"),
@@ -108,8 +108,8 @@ def test_only_processors_that_this_process_may_use_are_chosen() -> None:
         ("exclusive", machine([0, 0, 0, 0, 0]), "has 4 physical cores that this process may"),
     ],
 )
-def test_what_cannot_be_bound_is_refused(mode: str, drawn: Topology, complaint: str) -> None:
+def test_what_cannot_be_bound_is_refused(mode: str, drawn: Topology, message: str) -> None:
     """One sentence with the numbers."""
     with pytest.raises(UsageError) as caught:
         choose_cpus(mode, drawn, 2)
-    assert complaint in str(caught.value)
+    assert message in str(caught.value)

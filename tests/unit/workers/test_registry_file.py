@@ -98,14 +98,14 @@ def test_whoever_counts_no_more_is_followed_after_its_lease(path: Path) -> None:
     assert not second["is_won"], "it has counted on"
     third = look(100.0 + 2 * TTL_S, second)
     assert not third["is_won"]
-    assert not look(100.0 + 9 * TTL_S)["is_won"], "whoever has seen nothing yet begins to look"
+    assert not look(100.0 + 9 * TTL_S)["is_won"], "a node that has seen nothing yet begins to look"
     last = look(100.0 + 2 * TTL_S + 2, third)
     assert (last["is_won"], last["create_revision"]) == (True, 42)
     assert renew(office(path, "a", won)) == 0
 
 
 def test_an_end_stands_in_the_place_of_the_last_round(path: Path) -> None:
-    """Whoever campaigns after it is told, and may win: the next job begins with a higher term."""
+    """A later candidate is told, and may win: the next job begins with a higher term."""
     won = campaign(candidate(path, "a"))
     assert record({**office(path, "a", won), "record": "round 7"})
     assert conclude({**office(path, "a", won), "ending": "well"})
@@ -189,7 +189,7 @@ def test_a_file_that_holds_something_else_is_left_as_it_is(path: Path) -> None:
 
 
 def test_a_file_that_finds_no_room_stays_as_it_was(path: Path) -> None:
-    """Whoever could not write does not decide longer than it did."""
+    """A leader that could not write does not lead for longer than its lease."""
     won = campaign(candidate(path, "a"))
     before = path.read_bytes()
     limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
@@ -237,7 +237,7 @@ def test_what_stands_is_whole_until_what_follows_it_is(path: Path) -> None:
 
 
 def test_a_lock_that_nobody_gives_back_is_told_in_time(path: Path) -> None:
-    """Instead of a call that hangs with whoever holds it; a node that begins does not wait."""
+    """Instead of a call that hangs with the holder; a node that begins does not wait."""
     path.touch()
     with path.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

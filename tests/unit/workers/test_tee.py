@@ -155,7 +155,7 @@ def test_a_console_that_nobody_reads_holds_up_nothing(
 
 
 def test_a_console_that_is_gone_is_no_error(loop: Loop, tmp_path: Path) -> None:
-    """Whoever read the output has left: the files still have everything."""
+    """The reader of the output has gone: the files still have everything."""
     reading, writing = os.pipe()
     os.close(reading)
     path = tmp_path / "log"

@@ -24,7 +24,7 @@ from elastic_harness.cluster.server.server_process import sharing_one_interprete
 
 __all__ = ["main"]
 
-# Whoever started an agent may be lost in silence.
+# The connection to pytest may be lost in silence.
 _ORDER_LIMIT_S: Final = 600.0
 
 

@@ -258,7 +258,7 @@ def test_it_asks_again_when_the_voters_say_that_it_makes_sense() -> None:
 
 
 def test_it_learns_who_leads() -> None:
-    """From whoever knows, though it grants nothing."""
+    """From a voter that knows, though it grants nothing."""
     bench = Bench()
     bench.stand()
     leader = leader_address("n4", 3)

@@ -21,7 +21,7 @@ def configuration(voters: str, *, tie_breaker: str = "") -> Configuration:
     [("ab", True), ("bc", True), ("a", False), ("abc", True), ("", False), ("xyz", False)],
 )
 def test_more_than_half_of_three(present: str, is_one: bool) -> None:  # noqa: FBT001
-    """Whoever they are."""
+    """Whichever they are."""
     assert configuration("abc").has_quorum(set(present)) == is_one
 
 

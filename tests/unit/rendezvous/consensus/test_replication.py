@@ -92,7 +92,7 @@ def test_what_was_adopted_is_proposed_again_and_never_withdrawn() -> None:
 
 
 def test_without_succession_only_the_leader_votes() -> None:
-    """Whoever is in the round."""
+    """Whichever nodes are in the round."""
     configuration = leads("a", quorum="coordinator").configuration_of(["b", "c"])
     assert tuple(configuration.voters) == ("a",)
 

@@ -86,7 +86,7 @@ def test_who_is_in_contact_or_may_still_be_votes_for_nobody(is_pre_vote: bool) -
 
 
 def test_nobody_votes_in_another_run_or_once_the_job_has_ended() -> None:
-    """Whoever asks is told the end."""
+    """Every candidate is told the end."""
     voter = running()
     assert ask(voter, 2, run_id="other").reason == "this is run 'r'"
     end = dataclasses.replace(record_of(2, "n1", "n2", "n3"), end=End(result="failed", reason="x"))

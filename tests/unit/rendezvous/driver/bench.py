@@ -24,7 +24,7 @@ LIMIT_S = 60.0
 
 
 class Naming:
-    """A registry that names whoever `names`, or nobody; a record counts as written at once."""
+    """A registry that names `names`, or no leader; a record counts as written at once."""
 
     def __init__(self) -> None:
         self.resigned = 0

@@ -92,7 +92,7 @@ class Asking:
         self.knows.registry.begin()
 
     def ask(self, incarnation: str) -> None:
-        """Ask whoever is at the port of n2, as a follower asks its peers; wait for the answer."""
+        """Ask the process at the port of n2, as a follower asks its peers; wait for the answer."""
         node = self.knows.rendezvous.node
         entry = replace(node, incarnation=incarnation)
         self.asks.questions.ask_who_leads([entry], 5.0)

@@ -104,7 +104,7 @@ def test_a_decided_round_without_a_store_starts_nothing() -> None:
     ids=lambda order: type(order).__name__,
 )
 def test_orders_of_another_term_change_nothing(order: m.StopRound, term: Term) -> None:
-    """Whoever this node has joined gives orders under its own."""
+    """The leader that this node has joined gives orders under its own."""
     bench = running()
     bench.give(replace(order, term=term))
     assert bench.taken() == []
@@ -112,7 +112,7 @@ def test_orders_of_another_term_change_nothing(order: m.StopRound, term: Term) -
 
 
 def test_orders_before_the_acceptance_change_nothing() -> None:
-    """Whoever serves at the address may say anything, in any order."""
+    """The process at that address may say anything, in any order."""
     bench = Bench()
     bench.give(v.Start(), FOUND, v.Connected())
     bench.taken()
@@ -134,7 +134,7 @@ def test_what_was_never_accepted_is_not_decided() -> None:
 
 
 def test_an_acceptance_of_an_older_term_is_not_believed() -> None:
-    """Whoever leads under an older term than this node has obeyed was replaced."""
+    """A leader with an older term than this node has obeyed was replaced."""
     bench = running()
     bench.give(v.ConnectionLost(reason="reset"), v.Connected())
     bench.give(replace(RESUMED, term=Term(3, "n9"), leader="n9", incarnation="n9"))
@@ -158,7 +158,7 @@ def test_with_contact_lost_it_holds_dials_again_and_resumes() -> None:
 
 
 def test_it_fences_at_the_deadline_it_told_the_keeper() -> None:
-    """Both look at the same moment; whoever is there first kills."""
+    """Both look at the same moment; the first one kills."""
     bench = running()
     bench.pass_time(until=104.74)
     assert not bench.told()
@@ -272,7 +272,7 @@ def test_with_workers_it_is_in_no_other_round() -> None:
 
 
 def test_a_round_is_started_as_the_record_that_made_it_says() -> None:
-    """Whoever answers at a leader's address might name others later: no failure of ours."""
+    """The process at a leader's address might name others later: no failure of ours."""
     bench = joined()
     without = replace(ROUND, number=8, roster=ROUND.roster[:1])
     bench.give(APPEND, m.AppendRecord(term=TERM, record=without, base=FOUNDING))
@@ -389,7 +389,7 @@ def test_a_follower_in_contact_turns_to_nobody() -> None:
 
 
 def test_without_succession_no_word_moves_a_node_that_has_lost_its_leader() -> None:
-    """Nobody else can be elected, and the endpoint names whoever serves it again."""
+    """No other node can be elected, and the endpoint names the node that serves it again."""
     bench = running()
     bench.give(v.ConnectionLost(reason="reset"))
     bench.taken()

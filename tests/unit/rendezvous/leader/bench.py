@@ -61,7 +61,7 @@ class Bench:
                 self.give(v.PeerMessage(connection=command.connection, message=dialled))
 
     def say(self, connection: int, message: Any) -> None:  # noqa: ANN401 (what no member may say, too)
-        """Let whoever is at a connection say something."""
+        """Let the other end of a connection say something."""
         self.give(v.PeerMessage(connection=connection, message=message))
 
     def request(self, of: int, /, **changed: Any) -> m.JoinRequest:  # noqa: ANN401 (fields by name)

@@ -68,7 +68,7 @@ def test_the_verdict_and_its_reason(
     verdict: Verdict,
     words: str,
 ) -> None:
-    """A change of members is free, whoever failed; else one restart, as long as there are some."""
+    """A change of members is free, whichever failed; else one restart, if any is left."""
     found, why = judge(budget, ended, following)
     assert found is verdict
     assert words in why

@@ -71,7 +71,7 @@ def test_a_member_that_never_says_whom_it_reaches_is_left_out_after_two_leases()
 
 
 def test_a_member_that_sends_orders_is_disconnected_and_asked() -> None:
-    """What only a leader may say ends the connection of whoever else says it."""
+    """A message that only a leader may send ends the connection of any other sender."""
     bench = running(1, 2, 3)
     bench.say(2, m.RecordDecided(term=TERM, number=1))
     assert v.Disconnect(connection=2) in bench.commands
@@ -110,7 +110,7 @@ def test_news_of_another_round_or_time_change_nothing(stale: m.Report) -> None:
 
 @pytest.mark.parametrize("term", [Term(0, "i1"), Term(1, "i0"), Term(1, "i2"), Term(2, "i1")])
 def test_an_acceptance_under_another_term_starts_no_round(term: Term) -> None:
-    """Whoever says that obeys another leader."""
+    """The sender obeys another leader."""
     bench = Bench(2, 2)
     bench.join(1, 2)
     record = bench.accept(1).record
@@ -228,7 +228,7 @@ def _ended(bench: Bench, *numbers: int) -> None:
 
 
 def test_who_comes_after_finished_is_told_how_the_job_has_ended() -> None:
-    """Nobody is waited for any more; whoever comes while the agent stays is told all the same."""
+    """It waits for no node any more; one that comes while the agent stays is told."""
     bench = running(1, 2)
     _ended(bench, 1, 2)
     bench.accept(1, 2)
@@ -295,7 +295,7 @@ def test_a_leader_that_says_how_the_job_ends_stays_for_that() -> None:
 
 
 def test_a_leader_that_has_decided_something_gives_way_to_no_word() -> None:
-    """Whoever says that another leads: its own lease decides, and its voters."""
+    """A report that another node leads changes nothing: its lease and its voters decide."""
     bench = running(1, 2, 3, low=2, quorum="majority")
     for counter in (1, 7, 2**40):
         bench.give(v.LeaderHeard(leader=leader_address("evil", counter)))

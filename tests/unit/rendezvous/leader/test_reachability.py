@@ -291,7 +291,7 @@ def test_who_was_late_itself_waits_for_the_answers_anew() -> None:
 
 
 def test_answers_about_members_that_are_gone_leave_nothing_behind() -> None:
-    """Whoever left in the meantime is in nobody's list, or a retry would look for it in vain."""
+    """A node that left meanwhile is in no list, or a retry would look for it in vain."""
     bench = Bench(3, cut("n0 n1"))
     bench.reach.sweep([*bench.peers.values()])
     del bench.peers["n2"]
