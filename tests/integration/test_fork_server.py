@@ -105,6 +105,30 @@ def test_without_the_fork_server_a_cluster_is_started_as_ever(
     bench.close()
 
 
+def test_what_cannot_be_imported_is_named_as_without_a_fork_server(tmp_path: Path) -> None:
+    """The fork server ends of it while it is asked, and says nothing."""
+    wait = "import select; select.select([], [], [], 0.5)"
+    (tmp_path / "broken.py").write_text(f"{wait}\nimport nothing_here\n")
+    code = f"""
+import sys
+sys.path[:0] = {[str(path) for path in sys.path]!r}
+from pathlib import Path
+from elastic_harness.cluster.server.server_process import sharing_one_interpreter
+from tests.cluster_bench import Bench
+with sharing_one_interpreter(("broken",)):
+    Bench("process", Path({str(tmp_path)!r}), preload=("broken",))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "cannot preload 'broken'" in done.stderr
+    assert "nothing_here" in done.stderr
+
+
 def test_a_fork_server_ends_with_its_owner_and_a_cluster_does_not_end_with_it(
     tmp_path: Path,
 ) -> None:

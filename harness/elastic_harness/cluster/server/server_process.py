@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from elastic_harness.cluster.cluster import ClusterError
-from elastic_harness.cluster.server.fork_server import FDS, peer_of
+from elastic_harness.cluster.server.fork_server import peer_of
 from elastic_harness.conversation import Conversation, OnEvent
 from pytest_elastic.boot.spawn import command_and_environ
 from pytest_elastic.loop import Loop
@@ -124,33 +124,31 @@ class ServerProcess:
         self._on_ended = on_ended
         self._errors_fd = os.memfd_create("cluster-server-errors", os.MFD_CLOEXEC)
         self._child: subprocess.Popen[bytes] | None = None
-        self._asked: socket.socket | None = None
+        self._argument, self._preload = argument, tuple(preload)
         self._pidfd = -1
         self.pid = 0
         ours, theirs = socket.socketpair()
-        owner_fd = os.pidfd_open(os.getpid())
-        fds = dict(zip(FDS, (theirs.fileno(), owner_fd, self._errors_fd), strict=True))
+        # The server's end of the conversation, and what tells it that we have ended.
+        self._given = (theirs, os.pidfd_open(os.getpid()))
+        self.conversation = Conversation(loop, ours, on_event=on_event, on_closed=lambda _: None)
         self._asked = _connect(preload)
         if self._asked is None:
-            self._start(argument, fds, preload)
+            self._start()
         else:
-            self._ask(self._asked, argument, fds)
-        theirs.close()
-        os.close(owner_fd)
-        self.conversation = Conversation(loop, ours, on_event=on_event, on_closed=lambda _: None)
+            self._ask(self._asked)
 
-    def _start(
-        self, argument: Mapping[str, Any], fds: Mapping[str, int], preload: Sequence[str]
-    ) -> None:
+    def _start(self) -> None:
+        """Start an interpreter for it."""
+        fds = (self._given[0].fileno(), self._given[1])
         command, environ = command_and_environ(
             "elastic_harness.cluster.server.supervisor:make",
-            {**argument, "control_fd": fds["control_fd"], "owner_fd": fds["owner_fd"]},
-            preload=preload,
+            {**self._argument, "control_fd": fds[0], "owner_fd": fds[1]},
+            preload=self._preload,
         )
         self._child = subprocess.Popen(
             command,
             env=environ,
-            pass_fds=(fds["control_fd"], fds["owner_fd"]),
+            pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._errors_fd,
@@ -158,14 +156,13 @@ class ServerProcess:
         )
         self._watch(self._child.pid, os.pidfd_open(self._child.pid))
 
-    def _ask(
-        self, asked: socket.socket, argument: Mapping[str, Any], fds: Mapping[str, int]
-    ) -> None:
+    def _ask(self, asked: socket.socket) -> None:
         """Have a fork server start the supervisor: the answer comes when its imports are done."""
+        fds = (self._given[0].fileno(), self._given[1], self._errors_fd)
         environ = {name: text for name, text in os.environ.items() if name != VARIABLE}
-        request = {"argument": argument, "environ": environ, "cwd": os.getcwd()}
+        request = {"argument": self._argument, "environ": environ, "cwd": os.getcwd()}
         text = json.dumps(request).encode()
-        sent = socket.send_fds(asked, [text], [fds[name] for name in FDS])
+        sent = socket.send_fds(asked, [text], fds)
         asked.sendall(text[sent:])
         asked.shutdown(socket.SHUT_WR)
         self._loop.watch(asked.fileno(), on_readable=self._on_answered)
@@ -182,10 +179,12 @@ class ServerProcess:
         if pidfds:
             self._watch(int(text), pidfds[0])
         else:
-            os.pwrite(self._errors_fd, b"its fork server has ended\n", 0)
-            self._end()
+            # It has ended, perhaps because something cannot be imported: the server says what.
+            self._start()
 
     def _watch(self, pid: int, pidfd: int) -> None:
+        self._given[0].close()
+        os.close(self._given[1])
         self.pid, self._pidfd = pid, pidfd
         self._loop.watch(pidfd, on_readable=self._on_supervisor_ended)
 
