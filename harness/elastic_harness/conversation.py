@@ -1,8 +1,8 @@
 """Requests with answers over one channel, in both directions, each bounded by a deadline.
 
 The pytest process talks to the cluster server like this, the server to the switch and to the node
-inits. A message is one of: a request {id, op, ...}, its answer {re, ...} or {re, error}, and an
-event {event, ...} that nobody waits for.
+inits. A message is one of: a request {id, op, ...}, its answer {re, ...} or {re, error, hint}, and
+an event {event, ...} that nobody waits for.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ class Reply:
         """Answer; the descriptors are duplicated, the caller's own stay open."""
         self._channel.send({**(fields or {}), "re": self._request}, fds)
 
-    def failed(self, error: str) -> None:
-        """Refuse, with a sentence that says what could not be done and why."""
-        self._channel.send({"re": self._request, "error": error})
+    def failed(self, error: str, hint: str | None = None) -> None:
+        """Refuse, with a sentence that says what could not be done and why, and with a hint."""
+        self._channel.send({"re": self._request, "error": error, "hint": hint})
 
     def when_done(self, answer: Future[Answer], *, of: str = "") -> None:
         """Answer with what a future brings, and close its descriptors; `of` begins a refusal."""
 
         def on_done(done: Future[Answer]) -> None:
             if done.error is not None:
-                self.failed(f"{of}{done.error.message}")
+                self.failed(f"{of}{done.error.message}", done.error.hint)
                 return
             told = {key: value for key, value in done.result().fields.items() if key != "re"}
             self.done(told, done.result().fds)
@@ -177,7 +177,7 @@ class Conversation:
                 if (problem := message.get("error")) is None:
                     answer.settle(Answer(fields=message, fds=fds))
                     return
-                answer.settle(ClusterError(problem))
+                answer.settle(ClusterError(problem, hint=message.get("hint")))
         elif "op" in message and self._on_request is not None:
             reply = Reply(self._channel, message["id"])
             self._on_request(message["op"], message, fds, reply)

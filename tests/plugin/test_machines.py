@@ -252,6 +252,20 @@ def test_a_machine_that_cannot_be_used_is_named_before_anything_starts(
     assert reached.left() == []
 
 
+def test_what_a_machine_cannot_import_is_named(reached: Reached, place: Place) -> None:
+    """With the machine, in the report of the first run."""
+    place.add("here.py", "import os\nif os.uname().nodename == 'm2':\n    import nothing_here\n")
+    place.add("hosts", hosts(1, 2))
+    place.add_scripts()
+    place.add("some.elastic.yaml", scenario("some"))
+    place.environ["PYTHONPATH"] = str(place.folder)
+    called = place.call(reached.command("-o", "elastic_preload=here"))
+    assert called.code == pytest.ExitCode.TESTS_FAILED, called.out
+    assert f"machine {NETWORK}.2: cannot start the cluster server: " in called.out
+    assert "cannot preload 'here': No module named 'nothing_here'" in called.out
+    assert reached.left() == []
+
+
 def test_doctor_says_what_each_machine_can_do(reached: Reached, place: Place) -> None:
     """Machine by machine; the exit code is 1 where one of them cannot be used."""
     place.add("hosts", hosts(1, 77, 3, 4, 5))

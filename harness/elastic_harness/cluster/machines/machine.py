@@ -81,7 +81,8 @@ class Machine:
         try:
             return (yield from self._talk.call(op, fields, timeout_s=timeout_s))
         except ClusterError as error:
-            raise ClusterError(f"machine {self.name}: {error.message}") from error
+            sentence = f"machine {self.name}: {error.message}"
+            raise ClusterError(sentence, hint=error.hint) from error
 
     def ask(self, op: str, fields: Mapping[str, Any]) -> Future[Answer]:
         """Ask the cluster server there for something."""
