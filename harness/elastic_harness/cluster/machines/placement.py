@@ -38,7 +38,11 @@ __all__ = [
 ]
 
 # No questions: nobody is there to answer them. What the user has configured comes first elsewhere.
-_SSH_OPTIONS: Final = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+_SSH_OPTIONS: Final = (
+    *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
+    # An agent may wait for minutes, and firewalls forget a connection that is silent for so long.
+    *("-o", "ServerAliveInterval=15"),
+)
 SURVEY_LIMIT_S: Final = 60.0
 # The agent has answered `close` by then, and has nothing more to do.
 _LEAVE_LIMIT_S: Final = 5.0
