@@ -1,9 +1,10 @@
-"""How long three machines of a Ray that runs take to be ready: `python -m bench.ray_machines`.
+"""How long machines of a Ray that runs take to be ready: `python -m bench.ray_machines`.
 
 Needs root, Ray, and a checkout. The machines are namespaces of this one, with a raylet in each, so
-that they share its processors. Two times are told, of each of several clusters: until agents have
-said what their machines are, and from there until nodes can be started; first without any import,
-then with torch, which each machine imports once.
+that they share its processors; with `--machines 1` the one machine has them for itself. Two times
+are told, of each of several clusters: until agents have said what their machines are, and from
+there until nodes can be started; first without any import, then with torch, which each machine
+imports once.
 """
 
 from __future__ import annotations
@@ -31,23 +32,25 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--count", type=int, default=5, help="how many clusters of each kind")
+    parser.add_argument("--machines", type=int, default=3, choices=(1, 2, 3), help="how many")
     # What is measured runs on the machine of Ray's head.
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.inside:
         for preload in ((), ("torch",)):
-            _measure(preload, given.count)
+            _measure(preload, given.machines, given.count)
         return
     with rays_on_machines(cpus=2) as rays:
-        command = [sys.executable, "-m", "bench.ray_machines", "--inside", f"--count={given.count}"]
+        options = ["--inside", f"--machines={given.machines}", f"--count={given.count}"]
+        command = [sys.executable, "-m", "bench.ray_machines", *options]
         subprocess.run(rays.head.enter("env", f"--chdir={sys.path[0]}", *command), check=True)
 
 
-def _measure(preload: tuple[str, ...], count: int) -> None:
+def _measure(preload: tuple[str, ...], machines: int, count: int) -> None:
     asked, ready = [], []
     for _ in range(count):
         began_at = time.monotonic()
-        placement = RayPlacement(ADDRESS, count=3, call_back=CallBack())
+        placement = RayPlacement(ADDRESS, count=machines, call_back=CallBack())
         choice = choose_machines(placement, preload=preload)
         asked.append(time.monotonic() - began_at)
         loop = Loop()
