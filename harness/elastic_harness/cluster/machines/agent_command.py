@@ -55,8 +55,9 @@ class AgentCommand:
     @property
     def fds(self) -> tuple[int, ...]:
         """The descriptors of this process."""
-        pipes = (self.process.stdin, self.process.stdout)
-        return (self._said_fd, self.pidfd, *(pipe.fileno() for pipe in pipes if pipe is not None))
+        pipes = (pipe for pipe in (self.process.stdin, self.process.stdout) if pipe is not None)
+        open_pipes = (pipe.fileno() for pipe in pipes if not pipe.closed)
+        return (self._said_fd, self.pidfd, *open_pipes)
 
     def ask(self, given: bytes) -> None:
         """Have it told this in another thread, which waits for the `facts` that it answers with."""
