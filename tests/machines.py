@@ -56,13 +56,13 @@ NEEDS_MACHINES = pytest.mark.skipif(
 NETWORK = "10.99.0"
 HUB = f"{NETWORK}.254"
 CLONE_NEWNET = 0x40000000
-# As the first process of a machine: the kernel reaps the children of one that ignores SIGCHLD.
+# As the first process of a machine: the kernel reaps the children of one that ignores SIGCHLD. It
+# ends with its standard input, whose other end pytest holds.
 STAY = """
-import signal
+import signal, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 print("ready", flush=True)
-while True:
-    signal.pause()
+sys.stdin.read()
 """
 
 
@@ -98,7 +98,7 @@ class Machine:
         self._unshare = subprocess.Popen(
             ["unshare", "--fork", "--kill-child", *namespaces, "sh", "-ec", script],
             stdout=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
         )
         assert self._unshare.stdout is not None
         if self._unshare.stdout.readline() != b"ready\n":
@@ -133,9 +133,7 @@ class Machine:
             self._unshare.send_signal(signal.SIGKILL)
             select.select([first], [], [], 30.0)
             os.close(first)
-        self._unshare.wait()
-        assert self._unshare.stdout is not None
-        self._unshare.stdout.close()
+        self._unshare.communicate()
 
 
 class Network:

@@ -126,6 +126,12 @@ class Reached:
         wait_for_ring(place.folder / "BELL", process)
         return process
 
+    def end(self, process: subprocess.Popen[str], number: signal.Signals) -> None:
+        """Send pytest a signal, and wait until nothing runs on the machines beside sshd."""
+        process.send_signal(number)
+        process.communicate()
+        self.network.wait_until_clean(but="sshd", within_s=30.0)
+
     def left(self) -> list[str]:
         """Return what runs on the machines, beside sshd."""
         rows = self.network.rows(but="sshd")
@@ -288,9 +294,7 @@ def test_nothing_is_left_anywhere_when_pytest_is_killed(reached: Reached, place:
     place.add("forever.elastic.yaml", scenario("forever", script="forever.py"))
     process = reached.start_job(place)
     assert reached.left()
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    reached.network.wait_until_clean(but="sshd", within_s=30.0)
+    reached.end(process, signal.SIGKILL)
 
 
 def test_agents_that_wait_end_with_pytest(reached: Reached, place: Place) -> None:
@@ -298,17 +302,15 @@ def test_agents_that_wait_end_with_pytest(reached: Reached, place: Place) -> Non
     place.add("forever.elastic.yaml", scenario("forever", script="forever.py"))
     place.add(
         "conftest.py",
-        "import os, time\n"
+        "import os, signal\n"
         "def pytest_collection():\n"
         "    with open(os.environ['BELL'], 'w') as bell:\n"
         "        bell.write('here')\n"
-        "    time.sleep(600)\n",
+        "    signal.pause()\n",
     )
     process = reached.start_job(place)
     assert sum("machines.agent" in command for command in reached.left()) == 4
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    reached.network.wait_until_clean(but="sshd", within_s=30.0)
+    reached.end(process, signal.SIGKILL)
 
 
 def test_a_controller_of_xdist_keeps_no_agents(reached: Reached, place: Place) -> None:
@@ -316,9 +318,7 @@ def test_a_controller_of_xdist_keeps_no_agents(reached: Reached, place: Place) -
     place.add("forever.elastic.yaml", scenario("forever", script="forever.py"))
     process = reached.start_job(place, "-n", "1", "-p", "xdist")
     assert sum("machines.agent" in command for command in reached.left()) == 2
-    os.kill(process.pid, signal.SIGTERM)
-    process.communicate()
-    reached.network.wait_until_clean(but="sshd", within_s=30.0)
+    reached.end(process, signal.SIGTERM)
 
 
 def test_a_run_whose_machine_is_lost_is_unknown(reached: Reached, place: Place) -> None:
