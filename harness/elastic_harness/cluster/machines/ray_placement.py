@@ -146,7 +146,9 @@ class RayPlacement(Placement):
             assert self._driver is not None, "it was opened"
             answer = yield from self._driver.call("end", given)
             if not answer.fields["is_there"]:
-                yield from self._begin(machine, self.start_of_agents("", order.preload))
+                begun = yield from self._begin(machine, self.start_of_agents("", order.preload))
+                if not begun.fields["told"]:
+                    raise ClusterError(str(begun.fields["said"]))
                 answer = yield from self._driver.call("end", given)
         except ClusterError as error:
             why = f"{self.where}: {error.message}"
