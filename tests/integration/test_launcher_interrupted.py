@@ -17,12 +17,14 @@ from elastic_harness.cluster import process_table
 from tests.integration.called_launcher import LIMIT_S, run, start
 from tests.launch_server import Started
 
+# In short sleeps: a signal that comes between Python's look for one and the system call of a sleep
+# is handled when that sleep is over, as Python has it.
 WAITS_FOR_CTRL_C = """
 import os, sys, time
 try:
     sys.stdout.write(f"up {os.getpid()}\\n")
     sys.stdout.flush()
-    time.sleep(600)
+    while True: time.sleep(0.1)
 except KeyboardInterrupt:
     sys.stdout.write(f"rank {os.environ['RANK']} was interrupted\\n")
     sys.exit(1)
