@@ -130,6 +130,13 @@ class Endpoints:
 
     # --- what judges ask ---------------------------------------------------------------------
 
+    def host_that_began(self) -> Process | None:
+        """Return which of the hosts leads, or led last, of those that have started a round."""
+        by_incarnation = self._world.by_incarnation
+        known = [each for each in self._leaders.values() if not each.is_founding]
+        newest = max(known, key=lambda each: each.term, default=None)
+        return None if newest is None else by_incarnation[newest.incarnation]
+
     def can_begin_a_job(self, left_out: str) -> bool:
         """Tell whether a majority of endpoints is served, but for a node that nobody reaches."""
         served = 0

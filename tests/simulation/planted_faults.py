@@ -300,6 +300,18 @@ PLANTED: dict[str, Planted] = {
             quorum="majority", nodes=5, endpoints=3, is_swarm=False, kinds=("split", "isolate")
         ),
     ),
+    "coordinator-asks-no-host": Planted(
+        what="a host that is the only voter of its job later founds it without the other hosts",
+        breaks=f"{_TWO_WORLDS}|{_NOT_THE_SAME}",
+        patches=(
+            (Candidate, "_may_found", lambda _: True),
+            (Configuration, "has_quorum", _any_host),
+            (Configuration, "agreed_since", _since_any_host),
+        ),
+        options=Options(
+            quorum="coordinator", nodes=5, endpoints=3, is_swarm=False, kinds=("split", "isolate")
+        ),
+    ),
     "elders-are-new": Planted(
         what="a node that knows of a job counts as new where a host that is back begins one",
         breaks=f"{_TWO_WORLDS}|{_NOT_THE_SAME}",

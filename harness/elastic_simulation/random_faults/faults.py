@@ -149,7 +149,7 @@ def _lose_host(target: Target, fault: InjectedFault) -> str:
     if not target.has_succession:
         if target.world.time < target.stops_at - 1.0 or target.is_host_hit:
             return ""
-        target.is_host_hit = True
+        target.is_host_hit = target.leads_a_job(name)
     elif not target.world.processes[name].is_alive or target.is_needed(
         target.world.processes[name]
     ):

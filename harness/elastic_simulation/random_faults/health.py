@@ -79,6 +79,8 @@ def health_of(
         return Health(exemption=Exemption.UNFOUNDED)
     if config.has_succession:
         return _health_of_successors(world, living, left_out, healed_at)
+    if endpoints is not None:
+        host = endpoints.host_that_began() or host
     if host.finished is not None or host.agent.over is not None:
         return _unaware([p for p in living if p.agent.belongs])
     return _running(world, living)

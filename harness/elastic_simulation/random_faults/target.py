@@ -50,9 +50,16 @@ class Target:
         """The node that decides; the endpoint's where nobody does."""
         assert self.world.host is not None, "somebody hosts the rendezvous"
         deciding = [p for p in self.world.every_process if p.is_alive and p.leader is not None]
-        if not (self.has_succession and deciding):
+        if not ((self.has_succession or self.world.has_several_endpoints) and deciding):
             return self.world.host.name
         return max(deciding, key=lambda p: p.leader.term if p.leader else 0).name
+
+    def leads_a_job(self, name: str) -> bool:
+        """Tell whether the job ends with a node: of several hosts, once it has proposed a round."""
+        leader = self.world.processes[name].leader
+        if not self.world.has_several_endpoints:
+            return True
+        return leader is not None and leader._replication.newest.number > 0  # noqa: SLF001
 
     def pick(self, fault: InjectedFault, *, spare_host: bool = True) -> str:
         """Return the node that a fault falls on; the host only where it has to be."""
@@ -99,9 +106,9 @@ class Target:
 
 def may_come(world: World) -> bool:
     """Tell whether one more node that knows of no job may be there (see `Target.may_come`)."""
-    if not world.config.has_succession:
-        return True
     if world.endpoints is not None and world.endpoints.keep_others_out():
+        return True
+    if not (world.config.has_succession or world.has_several_endpoints):
         return True
     new = [p for p in world.every_process if p.is_alive and not p.agent.belongs]
     if len(new) + world.expected + 1 < world.config.min_nodes:
