@@ -2,7 +2,7 @@
 
 `pytest_elastic_as_torchrun.pth`, which is installed beside the package, calls `install` when such
 an interpreter starts. Nothing of torch or of the launcher is loaded then: the module is changed
-when somebody imports it, and only its functions `main` and `run` are. Its parser stays torch's.
+when it is imported, and only its functions `main` and `run` are. Its parser stays torch's.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def listen_on_free_port(host: str, ports: PortRange | None, *, after: int | None
     """Open a listening TCP socket on any free port, or on one of `ports`.
 
     Of those, the one behind `after` is tried first (None: behind any), so that a port is not used
-    again at once: somebody may still dial it for what listened there before. Raises OSError.
+    again at once: a peer may still dial it for what listened there before. Raises OSError.
     """
     if ports is None:
         return listen(host, 0)

@@ -1,7 +1,7 @@
 """One frozen value holds every setting of a launch, and where each one came from.
 
 There is one way in: command line over environment (`PET_*`, as torchrun) over default. It is passed
-once, in `cli.options`; below it nobody reads the environment, and each part receives its slice.
+once, in `cli.options`; no other code reads the environment, and each part receives its slice.
 The functions here are pure: text in, checked values out, or a `UsageError` that says what was
 expected.
 """
@@ -76,7 +76,7 @@ class LaunchConfig:
     `origins` says for each option where its value came from: "command line", "environment PET_…"
     or "default". `node_name` is None unless the user named the node. `error_file` is where the
     agent's parent looks for the reason of a failure. `handler_endpoint` and `handler_conf` are what
-    the user said to a backend that is torch's or somebody else's, as text. `registry_file` is
+    the user said to a backend of torch's or of another package, as text. `registry_file` is
     the file in which nodes find each other, if it is not the endpoint's store. `warnings` are
     sentences for a person: what the user said that has no effect, or may not be what was meant.
     """
@@ -215,7 +215,7 @@ def parse_endpoints(
     for number, endpoint in enumerate(endpoints if len(endpoints) > 1 else ()):
         if endpoint.port == 0:
             raise UsageError(
-                f"--rdzv-endpoint={text!r}: port 0 means any free one, which nobody could find"
+                f"--rdzv-endpoint={text!r}: port 0 means any free one, which no node could find"
             )
         for other in endpoints[:number]:
             if endpoint.port == other.port and _places(endpoint.host) & _places(other.host):

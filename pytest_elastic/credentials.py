@@ -1,4 +1,4 @@
-"""What the nodes of one job share so that nobody else can speak for them (R15): a token.
+"""The token that the nodes of one job share, so that no other can speak for them (R15).
 
 The token is any text of at least 16 bytes in a file that only its owner, or a group, can read. It
 never travels: from it and the job's name comes a key, and with the key what is said is signed.
@@ -70,7 +70,7 @@ def read_token_file(path: str, *, said: str) -> bytes:
         raise UsageError(f"{said}={path} is no plain file: expected one that holds a token")
     if mode & (stat.S_IROTH | stat.S_IWOTH):
         raise UsageError(
-            f"{said}={path} can be read or written by everybody on this machine "
+            f"{said}={path} can be read or written by every user of this machine "
             f"(mode {stat.S_IMODE(mode):04o}): expected 0600 or 0640",
             hint=f"chmod 600 {path}  (a Kubernetes secret: defaultMode: 0400)",
         )

@@ -8,7 +8,7 @@ ElasticError
 └── InternalError       our fault: please report it (exit code 70)
 
 A message names the act, the thing, what was found, what was expected and what to try. Details that
-a program may want are attributes, so that nobody has to parse the text.
+a program may want are attributes, so that no program has to parse the text.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class FrameStream:
         probation: Probation | None = None,
     ) -> None:
         self.is_foreign = False
-        """Whether the other side sent what is no message of anybody's who speaks this protocol."""
+        """Whether the other side sent something that is no message of this protocol."""
         self._loop = loop
         self._sock = sock
         self._on_frame = on_frame

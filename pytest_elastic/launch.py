@@ -136,7 +136,7 @@ def credentials_of(config: LaunchConfig) -> Credentials | None:
 
 
 def keeper_linger_s(config: LaunchConfig) -> float:
-    """Return how long a keeper shows the tombstone of its agent: nobody asks after a lease."""
+    """Return how long a keeper shows the tombstone of its agent: no node asks after a lease."""
     return config.rendezvous.lease_s + config.rendezvous.drift_s
 
 

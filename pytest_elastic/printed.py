@@ -1,4 +1,4 @@
-"""Text from outside, fit to be printed: nobody knows what workers, nodes and strangers will say."""
+"""Makes text of workers, nodes and strangers safe to print: it may hold anything."""
 
 from __future__ import annotations
 

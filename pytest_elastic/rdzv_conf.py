@@ -45,7 +45,7 @@ class RendezvousConf:
 
 
 # What follows from a lease that is given, where it is not given itself. A lease of 5 s has the
-# defaults above. In a longer one less is sent, and more is waited for who may be slow.
+# defaults above. With a longer one less is sent, and slow nodes are waited for longer.
 FROM_LEASE: Mapping[str, Callable[[float], float]] = {
     "beat_interval_s": lambda lease_s: lease_s / 5,
     "drift_s": lambda lease_s: max(lease_s / 10, 0.25),

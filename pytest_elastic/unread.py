@@ -1,4 +1,4 @@
-"""Commands whose output nobody reads to its end: `command | head`."""
+"""Commands whose output is not read to its end: `command | head`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def until_unread(command: Callable[[], int]) -> int:
     """Do what a command does; return its exit code, or 141 once its reader has closed the pipe."""
     try:
         code = command()
-        # What is in the buffer yet would fail when the interpreter ends, and nobody could take it.
-        if sys.stdout is not None:  # as it is for who was started without an output
+        # Flush here: an error while the interpreter ends could not be caught.
+        if sys.stdout is not None:  # a process may be started without an output
             sys.stdout.flush()
     except BrokenPipeError:
         # The interpreter must not complain about it either.

@@ -12,7 +12,7 @@ __all__ = ["replace_file"]
 def replace_file(path: str, content: str | bytes, *, mode: int | None = None) -> None:
     """Put a new file in the place of what has this name, at once; raises OSError.
 
-    What is written first has a name that nobody can know, and goes where that fails.
+    The temporary file has a random name, and is removed if writing fails.
     """
     unfinished = f"{path}.{secrets.token_hex(8)}.part"
     data = content.encode() if isinstance(content, str) else content

@@ -2,7 +2,7 @@
 
 The pytest process talks to the cluster server like this, the server to the switch and to the node
 inits. A message is one of: a request {id, op, ...}, its answer {re, ...} or {re, error, hint}, and
-an event {event, ...} that nobody waits for.
+an event {event, ...} that needs no answer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Answer:
     fds: Sequence[int] = ()
 
     def close_fds(self) -> None:
-        """Close descriptors that nobody wants."""
+        """Close unwanted descriptors."""
         for fd in self.fds:
             os.close(fd)
 
@@ -185,5 +185,5 @@ class Conversation:
         elif "event" in message and self._on_event is not None:
             self._on_event(message["event"], message, fds)
             return
-        for fd in fds:  # an answer that came too late, or something nobody listens to
+        for fd in fds:  # an answer that came too late, or an event without a listener
             os.close(fd)

@@ -247,7 +247,7 @@ class Task(Future[T]):
         self._advance()
 
     def _on_said(self, said: object) -> None:
-        raise TypeError(f"a generator has yielded {said!r}, which nobody can wait for")
+        raise TypeError(f"a generator has yielded {said!r}, which cannot be waited for")
 
     def _error_of(self, problem: Exception) -> ElasticError:
         """Return what the outcome is where the generator has raised."""
@@ -275,7 +275,7 @@ class Task(Future[T]):
             except StopIteration as stop:
                 self.settle(stop.value)
                 return
-            except Exception as problem:  # noqa: BLE001 (handed on, or raised where nobody listens)
+            except Exception as problem:  # noqa: BLE001 (handed on, or raised if it is not waited for)
                 self._end_with(problem)
                 return
             is_operation = isinstance(said, (Future, Within))

@@ -108,7 +108,7 @@ class JobOutcome:
 class CheckResult:
     """What `Job.check` found; true only if it is valid.
 
-    One that nobody looks at is asked of the job once more when the test is over: then it must hold.
+    One whose result is not used is asked of the job once more when the test is over: it must hold.
     """
 
     def __init__(self, clause: str, expected: object, judgement: Judgement) -> None:
@@ -324,8 +324,8 @@ class Job:
     def asked(self) -> Sequence[tuple[str, object]]:
         """What must hold in the end, beside what holds for every run: clauses and expectations.
 
-        Those are checks that nobody looked at; and success, if the job ended by itself and the test
-        did not look at how.
+        Those are checks whose result was not used; and success, if the job ended by itself and the
+        test did not look at how.
         """
         unseen = [each for each in self._checked if not each.was_looked_at]
         found = [(each.clause, each.expected) for each in unseen]

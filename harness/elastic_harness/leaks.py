@@ -109,7 +109,7 @@ def leaks_since(
 ) -> list[str]:
     """Compare with now; what is just going away has `within_s` to do so.
 
-    What was not there at the first look is not what was left: somebody beside us has just made it.
+    What was not there at the first look was not left: a process beside us has just made it.
     """
     deadline = time.monotonic() + within_s
     first = now = snapshot(spared=spared)
@@ -124,7 +124,7 @@ def leaks_since(
 def names_since(
     before: Collection[str], look: Callable[[], Collection[str]], *, within_s: float = 1.0
 ) -> list[str]:
-    """Return which names there are that were not; who is just ending may take away its own."""
+    """Return the names that are new; a process that is just ending may still remove its own."""
     deadline = time.monotonic() + within_s
     while True:
         left = sorted(name for name in look() if name not in before)
@@ -163,7 +163,7 @@ def _our_processes(spared: Collection[int]) -> list[process_table.ProcessRow]:
     own = os.getpid()
     found = {row.pid: row for row in _descendants(own)}
     for pid, mark in _MARKS.of(pid for pid in process_table.processes() if pid != own):
-        # An orphan of a session that is over is everybody's; sessions beside us are not ours.
+        # An orphan of a session that is over counts for any; sessions beside us are not ours.
         row = process_table.row_of(pid) if pid not in found and cgroups.is_stale(mark) else None
         if row is not None:
             found[pid] = row

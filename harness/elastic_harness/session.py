@@ -294,12 +294,12 @@ def _make_socket_dir(scratch: str) -> str:
     It cannot be the run's own directory, whose path may be longer than a socket's can be.
     """
     os.makedirs(scratch, mode=0o700, exist_ok=True)
-    # Its name can be guessed, and where it lies anybody may make a folder.
+    # Its name can be guessed, and any user may make a folder there.
     found = os.lstat(scratch)
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
     if not is_ours or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UsageError(
-            f"{scratch} is not a folder that only you can write in: somebody else has made it",
+            f"{scratch} is not a folder that only you can write in: another user has made it",
             hint="Remove it, or set TMPDIR to a folder of your own.",
         )
     folder = tempfile.mkdtemp(prefix="run-", dir=scratch)

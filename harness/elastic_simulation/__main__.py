@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--nodes", type=int, metavar="N", help="nodes at the start (default: 2-5)")
     parser.add_argument("--quorum", choices=QUORUMS, help="default: coordinator")
     parser.add_argument(
-        "--endpoints", type=int, default=1, metavar="N", help="not with --quorum granted (default: 1)"
+        "--endpoints", type=int, default=1, metavar="N", help="default: 1; not with granted"
     )
     parser.add_argument("--agent", choices=tuple(AGENTS), default="played")
     parser.add_argument("--depth", type=int, default=6, metavar="N", help="choices to explore")

@@ -17,7 +17,7 @@ from pytest_elastic.rendezvous.model import Assignment
 
 __all__ = ["Violation", "Watch"]
 
-# How a job ends by somebody's decision; what is lost is merely given up.
+# How a job ends by a leader's decision; a lost one is merely given up.
 _DECIDED = frozenset({"succeeded", "failed"})
 # Why a job is lost that waited for nodes, and how fast the clock of who waited may be.
 _TOO_FEW = re.compile(r"\d+ of at least \d+ nodes were ready within")
@@ -27,7 +27,7 @@ _FAILED = re.compile(r"(rank \d+ on|workers of) \S+ failed")
 
 
 class Violation(AssertionError):
-    """A promise of the rendezvous was broken; the text says which, and by whom."""
+    """A promise of the rendezvous was broken; the text says which, and by which node."""
 
 
 class Watch:
@@ -113,7 +113,7 @@ class Watch:
         roster, config = assignment.roster, self.world.config
         round_, used = assignment.round, assignment.restart_count
         if roster[assignment.group_rank].incarnation != incarnation:
-            raise Violation(f"{incarnation} was started with the rank of somebody else: {roster}")
+            raise Violation(f"{incarnation} was started with another node's rank: {roster}")
         if len({entry.name for entry in roster}) != len(roster):
             raise Violation(f"a name has two ranks in round {round_}: {roster}")
         if not config.min_nodes <= len(roster) <= config.max_nodes:
@@ -139,10 +139,10 @@ class Watch:
             raise Violation(f"the restart count went back from {earlier} to {used} in {round_}")
 
     def _forget_the_dead(self, assignment: Assignment) -> None:
-        """Begin anew where nobody is left who could know of the rounds before.
+        """Begin anew where no node is left that could know of the rounds before.
 
-        Or so few that they can have no round of their own, none of whom is in this one, and of whom
-        the mark of the host does not tell, as it left before they voted (R12).
+        Or so few that they can have no round of their own, none of which is in this one, and which
+        the host's mark does not name, as it left before they voted (R12).
         """
         known = self._assignments.get(assignment.round)
         if known is None or _common(known) == _common(assignment):
@@ -161,7 +161,7 @@ class Watch:
             self._newest.clear()
 
     def _marked(self, assignment: Assignment) -> Collection[str]:
-        """Return of whom the mark tells that a host has found; everybody where none was found."""
+        """Return the voters that a host's mark names; all nodes where no mark was found."""
         for entry in assignment.roster:
             job = self.world.marks.found_by(self.world.by_incarnation[entry.incarnation])
             if job is not None:
@@ -171,7 +171,7 @@ class Watch:
     def _forget_what_has_ended(self, following: Assignment) -> None:
         """Begin anew where a job has ended, and all who belonged to it know that, or are dead.
 
-        Where the end stands in an etcd, somebody of it may still be away while new nodes begin.
+        Where the end stands in an etcd, a node of it may still be away while new nodes begin.
         """
         every = self.world.every_process
         past, written_at = self._past, self.world.end_written_at
@@ -224,7 +224,7 @@ class Watch:
             if self._was_followed(ended, following):
                 continue  # what its coordinator knew of the end of a round may be lost with it
             if self._was_committed_between(ended.round, following.round):
-                continue  # nobody lived to start it, so that its roster is not known here
+                continue  # no node lived to start it, so that its roster is not known here
             cost = following.restart_count - ended.restart_count
             why_free = self._why_free(ended, following)
             if cost not in {0, 1} or (cost == 1 and why_free):
@@ -253,7 +253,7 @@ class Watch:
         return any(_FAILED.match(reason) for reason in reasons[-1:])
 
     def _was_followed(self, ended: Assignment, following: Assignment) -> bool:
-        """Tell whether somebody else decided the later round, under that term or another.
+        """Tell whether another leader decided the later round, under that term or another.
 
         A node whose grant ran out may be granted the same term again, and one that comes back at
         the endpoint begins under the first.
@@ -272,7 +272,7 @@ class Watch:
         )
 
     def _has_changed(self, ended: Assignment, following: Assignment) -> bool:
-        """Tell whether a member of a round went, or somebody came to end it, before the next."""
+        """Tell whether a member of a round went, or a newcomer ended it, before the next."""
         names = {entry.name for entry in ended.roster}
         has_failed = self._has_failed(ended)
         for event in self._between(ended, following):
@@ -295,7 +295,7 @@ class Watch:
                 yield event
 
     def _sealed_at(self, ended: Assignment, following: Assignment) -> float:
-        """Return when a round was sealed; it is committed a moment before anybody starts."""
+        """Return when a round was sealed; it is decided a moment before any node starts it."""
         until = self._started_at[following.round]
         return max(
             at
@@ -304,15 +304,15 @@ class Watch:
         )
 
     def judge_evictions(self) -> None:
-        """Nobody is given up for being slow, if nobody was made slow."""
+        """No node is given up for being slow, if none was made slow."""
         evicted = [event for event in self.world.of(events.MemberLost) if "not gone" in str(event)]
         if evicted:
             raise Violation(f"given up, though every node did as told: {evicted}")
 
     def judge_ends(self) -> None:
-        """Judge how the job ended for everybody, as far as it did.
+        """Judge how the job ended for all nodes, as far as it did.
 
-        Somebody may hear late, from an etcd, how the job before it has ended.
+        A node may hear late, from an etcd, how the job before it has ended.
         """
         old = self._past_ends - {event.reason for event in self._announced(self._began_at)}
         ends = {
@@ -325,11 +325,11 @@ class Watch:
         if len(decided) > 1:
             raise Violation(f"the job ended in two ways: {ends}")
         announced = self.world.of(events.JobEnding)
-        # An end that nobody has heard of may be lost with its coordinator, and decided again.
+        # An end that no node has heard of may be lost with its coordinator, and decided again.
         if len(announced) > 1 and not self.world.config.outlives_coordinator:
             raise Violation(f"the end was decided more than once: {announced}")
         if decided and not announced:
-            raise Violation(f"nobody decided the end: {ends}")
+            raise Violation(f"no leader decided the end: {ends}")
 
 
 def _common(assignment: Assignment) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ _TRIES = 4
 
 
 class Connections:
-    """Who dials whom in one world; a keeper that buries its agent takes `keeper_s` to answer."""
+    """The dials in one world; a keeper that buries its agent takes `keeper_s` to answer."""
 
     def __init__(self, world: Surroundings, keeper_s: float) -> None:
         self._world = world

@@ -1,7 +1,7 @@
 """The endpoints of a played job that has several.
 
 Each endpoint's store is on a node, lives and dies with that node's agent, and holds two things:
-where the host's agent is, and who leads. Hosts look at all of them until somebody leads.
+where the host's agent is, and who leads. Hosts look at all of them until there is a leader.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Endpoints:
         world.later(world.draw_latency_s(), process.feed, "follower", boot)
 
     def _entry(self, process: Process, endpoint: int, host: Process | None) -> Node:
-        """Return a host as a voter; without a port while nobody knows where its agent is."""
+        """Return a host as a voter; without a port while its agent's address is unknown."""
         name = self.names[endpoint]
         is_known = host is not None and self._reaches(process, host)
         incarnation = host.node.incarnation if is_known and host is not None else ""
@@ -107,7 +107,7 @@ class Endpoints:
             process.feed("follower", v.LeaderFound(leader=best, is_here=is_here))
 
     def announce(self, process: Process, leader: m.LeaderAddress) -> None:
-        """Write down at all endpoints that are reached who leads; tell who was there."""
+        """Publish the leader at all endpoints that are reached; tell the one published before."""
         own = dataclasses.replace(leader_at(process), term=leader.term)
         for endpoint in range(len(self.names)):
             host = self._host(endpoint)
@@ -138,7 +138,7 @@ class Endpoints:
         return None if newest is None else by_incarnation[newest.incarnation]
 
     def can_begin_a_job(self, left_out: str) -> bool:
-        """Tell whether a majority of endpoints is served, but for a node that nobody reaches."""
+        """Tell whether a majority of endpoints is served, but for an unreachable node."""
         served = 0
         for endpoint in range(len(self.names)):
             host = self._host(endpoint)
@@ -146,12 +146,12 @@ class Endpoints:
         return served >= len(self.names) // 2 + 1
 
     def is_served(self, left_out: str) -> bool:
-        """Tell whether a new node can ask at an endpoint, but for one that nobody reaches."""
+        """Tell whether a new node can ask at an endpoint, but for an unreachable one."""
         hosts = [self._host(endpoint) for endpoint in range(len(self.names))]
         return any(host is not None and host.name != left_out for host in hosts)
 
     def keep_others_out(self) -> bool:
-        """Tell whether so many know of a job that nobody can found another, or none has begun."""
+        """Tell whether so many know of a job that no other can be founded, or none has begun."""
         if not self._world.starts:
             return True
         know = 0

@@ -2,7 +2,7 @@
 
 An execution is a sequence of choices. Whenever more than one thing may come next (things that are
 due within a moment of each other: a message on each connection, a timer, a vote, a worker that
-ends; or a fault, while there is one left), somebody chooses. Worlds cannot be copied, so each
+ends; or a fault, while there is one left), one is chosen. Worlds cannot be copied, so each
 execution runs from the start: it makes the choices it was given, then the first of each up to the
 depth, then goes on by itself and must become well. Every other choice that it came by is an
 execution of its own, unless the state there has been seen before.
@@ -79,7 +79,7 @@ class Exploration:
 
 
 class _Choosing(World):
-    """What a world needs in which somebody chooses what comes next; of either core."""
+    """A world in which the explorer chooses what comes next; of either core."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ SITUATIONS: dict[str, Situation] = {
 
 
 def _chosen(situation: Situation, choices: Sequence[int], **named: Any) -> _Choosing:  # noqa: ANN401
-    """Return a world of the core that was chosen, in which somebody chooses what comes next."""
+    """Return a world of the core that was chosen, in which the explorer chooses what comes next."""
     config = _settings_of(situation)
     kind = type("_Chosen", (_Choosing, world_class(config)), {})
     world = kind(situation, choices, **named)

@@ -1,4 +1,4 @@
-"""A played world in which somebody outside says who leads: an etcd in memory (`quorum=granted`).
+"""A played world in which an etcd in memory names the leader (`quorum=granted`).
 
 What talks to it is the launcher's own `KeyHolder`, one for each process; played are its loop, the
 calls that the store service would make, and etcd itself: one key bound to a lease, one record,
@@ -228,7 +228,7 @@ class GrantedWorld(World):
         return self.etcd.ended_at if self.etcd.ending_at(self.time) else None
 
     def bootstrap(self, process: Process) -> None:
-        """Name nobody yet: the first node that asks etcd is named."""
+        """Name no leader yet: the first node that asks etcd is named."""
         self.host = process
 
     def _serves_again(self, process: Process) -> bool:
@@ -269,7 +269,7 @@ class GrantedWorld(World):
             self._holder_of(process).resign()
 
     def go(self, process: Process) -> None:
-        """End an agent that nobody needs; the key goes back with it."""
+        """End an agent that is not needed; its key goes back."""
         was_alive = process.is_alive
         super().go(process)
         if was_alive:

@@ -110,7 +110,7 @@ class Inquiries:
             self._end(number, None, outcome)
 
     def answer(self, process: Process, number: int, message: m.Answer) -> None:
-        """Carry an answer back, if somebody still waits for it."""
+        """Carry an answer back, if it is still waited for."""
         call = self._calls.get(number)
         if call is None:
             return
@@ -219,7 +219,7 @@ class Inquiries:
             if is_older and (host is process or not world.is_apart(process, host)):
                 self.published = leader
                 if found is not None and found.incarnation != leader.incarnation:
-                    for old in world.every_process:  # words of a stranger are nobody's
+                    for old in world.every_process:  # a stranger's word is ignored
                         if old.node.incarnation == found.incarnation:
                             self._elders[process.node.incarnation] = old
         elder = self._elders.get(process.node.incarnation)
@@ -229,5 +229,5 @@ class Inquiries:
 
 def leader_at(process: Process) -> m.LeaderAddress:
     """Return where the leader of a process is."""
-    assert process.leader is not None, f"{process.name} leads nobody"
+    assert process.leader is not None, f"{process.name} does not lead"
     return process.leader.address

@@ -104,7 +104,7 @@ class MachineAgent(PlayedAgent):
     def _exit(self, command: a.Exit) -> None:
         self._has_exited = True
         if self.over is None:
-            # It waits for nobody: the driver serves the others only after a last word.
+            # It does not wait for others: the driver serves them only after `JobOver`.
             self.over = ports.JobOver(result=command.result, reason=command.reason)
             self._later(0.0, self._go)
         else:

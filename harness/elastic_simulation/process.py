@@ -104,11 +104,11 @@ class Surroundings(ABC):
 
     @abstractmethod
     def outcome(self, caller: Process, target: Process) -> v.Outcome:
-        """Tell what dialling a process shows, if nobody is frozen."""
+        """Tell what dialling a process shows, if neither is frozen."""
 
     @abstractmethod
     def at_port_of(self, dial: v.Dial) -> Process:
-        """Return who is, or was last, behind an address."""
+        """Return the process that is, or was last, behind an address."""
 
     @abstractmethod
     def carry(self, source: Process, target: Process, message: T) -> T:
@@ -138,17 +138,17 @@ class Surroundings(ABC):
 
     @abstractmethod
     def go(self, process: Process) -> None:
-        """End an agent that nobody needs, or that waits for nobody."""
+        """End an agent that is released, or that cannot be waited for."""
 
     # --- who hears of what
 
     @abstractmethod
     def state(self, process: Process, event: Event) -> None:
-        """Take note of a fact that a node states."""
+        """Note a fact that a node states."""
 
     @abstractmethod
     def hear(self, process: Process, said: Event | ports.StartWorkers) -> None:
-        """Tell those who listen what a node states, or that its workers are to start."""
+        """Tell listeners what a node states, or that its workers are to start."""
 
     @abstractmethod
     def announce_at_endpoints(self, process: Process, leader: LeaderAddress) -> None:
@@ -390,7 +390,7 @@ class PlayedAgent:
             self._act(lambda: self._fail_in(round_))
 
     def _is_with(self, peer: PlayedAgent, round_: int) -> bool:
-        """Tell whether somebody is in our round, and not in that of another job."""
+        """Tell whether a peer is in our round, and not in that of another job."""
         given, incarnation = self.assignment, peer.process.node.incarnation
         if given is None or given.round != round_:
             return False
@@ -504,7 +504,7 @@ class Process:
         self.is_frozen = False
         self.is_suspended = False  # with everything on its machine
         self.finished: str | None = None
-        self.is_released = False  # its follower answers nobody any more
+        self.is_released = False  # its follower answers no questions any more
         self._inbox: deque[tuple[str, _Given]] = deque()
         self._is_pumping = False
         self._alarms = dict.fromkeys(("follower", "leader"), math.inf)

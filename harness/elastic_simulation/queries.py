@@ -1,4 +1,4 @@
-"""What a played world shows to those who look: which workers run, and what was said of rounds."""
+"""What a played world shows to tests: which workers run, and what was said of rounds."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class WorldQueries(Surroundings):
         return [event for _, _, event in self.events if isinstance(event, RoundEnded)]
 
     def lost(self) -> list[tuple[str, str]]:
-        """Return who was given up, and the cause."""
+        """Return the members that were given up, and the causes."""
         return [
             (event.member, event.cause)
             for _, _, event in self.events

@@ -133,7 +133,7 @@ class World(WorldQueries):
         return None
 
     def dissolve(self) -> None:
-        """Let go of everything: processes and their world hold each other, and nobody else does.
+        """Let go of everything: processes and their world hold each other, and nothing else does.
 
         What is freed at once need not be looked for by a collection of garbage.
         """
@@ -218,7 +218,7 @@ class World(WorldQueries):
             process.feed("follower", v.Start())
 
     def _serves_again(self, process: Process) -> bool:
-        """Tell whether a process comes back at the endpoint, where nobody is any more."""
+        """Tell whether a process comes back at the endpoint, which is not served any more."""
         host = self.host
         is_back = host is not None and not host.is_alive and host.name == process.name
         return is_back and self.config.has_succession
@@ -252,7 +252,7 @@ class World(WorldQueries):
         self.go(process)
 
     def go(self, process: Process) -> None:
-        """End an agent that nobody needs, or that waits for nobody."""
+        """End an agent that is released, or that cannot be waited for."""
         process.is_alive = False
         process.left_at = self.time
         self._close_all(process, "closed by the other side")
@@ -370,7 +370,7 @@ class World(WorldQueries):
         elif direction is pipe.down:
             target.feed("follower", v.MessageReceived(message=item))
         elif target.leader is None:
-            self.close(pipe.down, pipe.up, "nobody leads here")
+            self.close(pipe.down, pipe.up, "no leader is here")
         else:
             target.feed("leader", v.PeerMessage(connection=pipe.id, message=item))
 
@@ -405,13 +405,13 @@ class World(WorldQueries):
                 self.close(pipe.down, pipe.up, reason)
 
     def state(self, process: Process, event: Event) -> None:
-        """Take note of a fact that a node states."""
+        """Note a fact that a node states."""
         self.events.append((self.time, process.name, event))
         if self.listeners:
             self.hear(process, event)
 
     def hear(self, process: Process, said: Event | ports.StartWorkers) -> None:
-        """Tell those who listen what a node states, or that its workers are to start."""
+        """Tell listeners what a node states, or that its workers are to start."""
         for listen in list(self.listeners):
             listen(process, said)
 
@@ -455,7 +455,7 @@ class World(WorldQueries):
             case v.Lead(recovered=recovered):
                 self.inquiries.begin_to_lead(process, recovered)
             case _:
-                raise AssertionError(f"nobody performs {command}")
+                raise AssertionError(f"unknown command {command}")
 
     def _found(self, process: Process) -> None:
         if process.leader is not None:
@@ -467,7 +467,7 @@ class World(WorldQueries):
         leader, host = self.inquiries.published, self.host
         is_served = host is not None and host.has_power and not self.is_endpoint_down
         if leader is None:
-            process.feed("follower", v.LeaderNotFound(reason="nobody leads"))
+            process.feed("follower", v.LeaderNotFound(reason="there is no leader"))
         elif host is None or not (
             is_served and (host is process or not self.is_apart(process, host))
         ):
@@ -485,7 +485,7 @@ class World(WorldQueries):
         return self.is_cut(one, other) or self.is_cut(other, one)
 
     def outcome(self, caller: Process, target: Process) -> v.Outcome:
-        """Tell what dialling a process shows, if nobody is frozen."""
+        """Tell what dialling a process shows, if neither is frozen."""
         if (caller.name, target.name) in self.rejecting:
             return v.Outcome.REFUSED
         if not target.has_power or (target is not caller and self.is_apart(caller, target)):
@@ -495,7 +495,7 @@ class World(WorldQueries):
         return v.Outcome.TOMBSTONE if target.has_tombstone else v.Outcome.REFUSED
 
     def at_port_of(self, dial: v.Dial) -> Process:
-        """Return who is, or was last, behind an address; of two that live, the host."""
+        """Return the process that is, or was last, behind an address; of two living, the host."""
         if self.host is not None and self.host.is_alive and self.host.node.address == dial.address:
             return self.host
         return next(p for p in reversed(self.every_process) if p.node.address == dial.address)
@@ -526,7 +526,7 @@ class World(WorldQueries):
             case v.SteppedDown():
                 self.end_leader(process)
             case _:
-                raise AssertionError(f"nobody performs {command}")
+                raise AssertionError(f"unknown command {command}")
 
     def may_decide(self, process: Process) -> bool:
         """Tell whether a leader has a grant that is not over, and no decided end to tell."""
@@ -541,7 +541,7 @@ class World(WorldQueries):
 
         One that has decided nothing hears that such a one leads.
         """
-        assert process.leader is not None, f"{process.name} leads nobody"
+        assert process.leader is not None, f"{process.name} does not lead"
         term = Term(process.leader.term.counter + ahead, "lost/0")
         config, own = self.config, process.node
         if leader_at(process).is_founding:  # it would wait for that node, which never was

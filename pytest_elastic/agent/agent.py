@@ -213,14 +213,14 @@ class Agent:
                 assert_never(report)
 
     def on_signal(self, number: int) -> None:
-        """Take note of a signal to this process (see `agent.signals`)."""
+        """Note a signal to this process (see `agent.signals`)."""
         self._tell(m.SignalArrived(signal=number, name=signal_name(number)))
         if self._exit_code is not None and number not in PASSED_ON:
-            # All is over here but for others who may want to know how: not that long.
+            # The job is over here; other nodes may still ask how it ended, but not that long.
             self._loop.stop()
 
     def on_keeper_lost(self, reason: str, *, has_begun: bool) -> None:
-        """Take note that the keeper died, and that what was left below it has been killed."""
+        """Note that the keeper died, and that what was left below it has been killed."""
         self._tell(m.KeeperGone(reason=reason, has_begun=has_begun))
 
     def _tell(self, given: m.AgentInput) -> None:

@@ -71,7 +71,7 @@ def describe_event(event: events.Event) -> str | None:
             return f"waiting as a spare: {event.reason}"
         case events.PeersUnreached():
             gaps = ", ".join(f"{name} ({how})" for name, how in event.unreached.items())
-            return f"node {event.member} cannot reach {gaps}; who reaches whom decides the round"
+            return f"node {event.member} cannot reach {gaps}: they cannot be in one round"
         case events.WorkersHeld():
             return f"workers of round {event.round} are held: {event.reason}"
         case events.WorkersReleased():

@@ -423,7 +423,7 @@ class AgentMachine:
             self._ending = _Ending(
                 code=128 + (self._drain_signal or signal.SIGTERM),
                 result="drained",
-                reason="left without being told that it may: nobody answered",
+                reason="left without permission: no leader answered",
             )
 
     def _end_group(self, group: WorkerGroup, grace_s: float, signum: int, now: float) -> None:

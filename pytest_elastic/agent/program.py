@@ -135,7 +135,7 @@ class ProgramPlan:
             self._logs.open(said=said)
 
     def without_opening(self, limit_s: float) -> None:
-        """Do without what took too long to make, where nobody asked for it; else raises UsageError.
+        """Do without what took too long to make, unless the user asked for it (UsageError).
 
         `limit_s` is how long that was waited for.
         """
@@ -273,7 +273,7 @@ class ProgramPlan:
 
     @property
     def own_folder(self) -> str | None:
-        """The folder of logs, if nobody asked for one: a temporary one, with error files only."""
+        """The folder of logs, if none was asked for: a temporary one, with error files only."""
         config = self._config
         keeps_output = config.redirects != "0" or config.tee != "0"
         if config.log_dir is not None or keeps_output or self._logs.path is None:
@@ -281,7 +281,7 @@ class ProgramPlan:
         return os.path.dirname(self._logs.path)
 
     def close(self) -> None:
-        """Take away the folder of logs if nobody asked for one; it holds error files only."""
+        """Remove the folder of logs if none was asked for; it holds error files only."""
         if self._tee is not None:
             self._tee.close()
         removal = FileThread()

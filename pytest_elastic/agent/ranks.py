@@ -1,4 +1,4 @@
-"""Who is which rank: pure arithmetic on a sealed roster.
+"""Which worker has which rank: pure arithmetic on a decided roster.
 
 Group ranks are indices in the roster; ranks count workers node by node in that order, so that the
 workers of a node have consecutive ranks. Role ranks count likewise among the nodes of one role.

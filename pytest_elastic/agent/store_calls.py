@@ -19,7 +19,7 @@ from pytest_elastic.workers.messages import CallStore, Order, StoreAnswered
 __all__ = ["StoreCalls"]
 
 # How long the import of torch may stand still: it takes a second of processor time as a rule, and
-# minutes from a network disk that everybody reads at once when a big job begins, or on a machine
+# minutes from a network disk that all nodes read at once when a big job begins, or on a machine
 # that has little time to give. What goes on, however slowly, is not given up.
 _WAKE_TIMEOUT_S = 300.0
 _LONGEST_WAKE_S = 3600.0

@@ -14,7 +14,7 @@ from pytest_elastic.rendezvous.model import Assignment
 __all__ = ["GROUP_GRACE_S", "LEFTOVER_GRACE_S", "WorkerGroup"]
 
 # After its leader has ended, a group has this long to end by SIGTERM before it is killed: long
-# enough for a DataLoader worker to notice, short enough that nobody waits for a stuck one.
+# enough for a DataLoader worker to notice, short enough that a stuck one delays no one.
 GROUP_GRACE_S = 1.0
 # What workers leave that have ended by themselves is told to end after this. The standard library's
 # own helpers (fork server, resource tracker) end by themselves in milliseconds, and are no strays.
@@ -78,7 +78,7 @@ class WorkerGroup:
         self._kill_at = latest if self._kill_at is None else min(self._kill_at, latest)
 
     def ended_for_s(self, now: float) -> float:
-        """Return how long the ending took that is over now; 0 if nobody had begun one."""
+        """Return how long the ending took that is over now; 0 if it was never begun."""
         return now - (self._stop_began_at or now)
 
     def are_groups_due(self, now: float) -> bool:
@@ -90,11 +90,11 @@ class WorkerGroup:
         return self._kill_at is not None and now >= self._kill_at
 
     def groups_were_told(self) -> None:
-        """Take note that this step was done."""
+        """Note that this step was done."""
         self._groups_at = None
 
     def was_killed(self, now: float, *, within_s: float) -> None:
-        """Take note that all were killed: they have to be gone `within_s` seconds from now."""
+        """Note that all were killed: they have to be gone `within_s` seconds from now."""
         self.is_ending = True
         self._groups_at = self._kill_at = None
         if self._gone_by is None or now + within_s < self._gone_by:
@@ -106,7 +106,7 @@ class WorkerGroup:
         return self._gone_by is not None
 
     def was_given_up(self) -> None:
-        """Take note that nobody waits for it any more."""
+        """Note that it is not waited for any more."""
         self._groups_at = self._kill_at = self._gone_by = None
         self.is_given_up = True
 

@@ -1,10 +1,9 @@
 """One node's part in a rendezvous that torch's interface describes, decided here.
 
-torch's `RendezvousHandler` forms rounds, and says that somebody waits or that all is over; nothing
-else. What our agents need beyond that (who is in the round, its number, restarts, a worker store,
+torch's `RendezvousHandler` forms rounds, and says that a node waits or that all is over; nothing
+else. What our agents need beyond that (the nodes of a round, its number, restarts, a worker store,
 the reason why it ended) the members tell each other through the store that comes with each round.
-What nobody can tell is that a node is gone: as under torchrun, that shows when workers of the
-others fail.
+A lost node cannot be noticed: as under torchrun, that shows when workers of the others fail.
 
     OPENING ──► JOINING ──► SEALED ──► RUNNING ──► STOPPING ──► JOINING
                                           └──► LEAVING ──► OVER
@@ -187,7 +186,7 @@ class BridgeMachine:
             reason = f"a member of the round is no node of pytest-elastic: {error!r}"
             self._end("refused", f"{reason}; all nodes of a job run the same launcher")
             return
-        # Who left or came is free; who is there again has restarted.
+        # A node that left or came is free; one that is there again has restarted.
         is_charged = bool(failures) and is_same and last > 0
         if is_charged and used >= self._max_restarts:
             self._failure = failures[0]

@@ -161,7 +161,7 @@ class _Caller:
         return {}
 
     def _open(self, _arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Make the handler; again, where it reaches nobody while the endpoint has no address."""
+        """Make the handler; try again while the endpoint has no address."""
         deadline = time.monotonic() + self._join_timeout_s()
         while True:
             is_known = self._is_endpoint_known()
@@ -340,7 +340,7 @@ def _last_words(info: Any) -> dict[str, Any]:  # noqa: ANN401 (torch's Rendezvou
 
 
 def _is_unreachable(error: BaseException | None) -> bool:
-    """Tell whether an error, or what torch hides behind it, is that somebody does not answer."""
+    """Tell whether an error, or what torch hides behind it, is that a host does not answer."""
     while error is not None:
         names = {each.__name__ for each in type(error).__mro__}
         if names & {"RendezvousConnectionError", "EtcdConnectionFailed", "ConnectionError"}:

@@ -1,6 +1,6 @@
 """The registry in which a key names the leader: in etcd, or in a file.
 
-Nobody hosts anything, and no node has to stay. What is decided about the key is in
+No node hosts anything, and no node has to stay. What is decided about the key is in
 `rendezvous.registries.key_holder`; here are the calls.
 """
 
@@ -52,12 +52,12 @@ class KeyRegistry:
         side.tell_follower(v.Start())
 
     def find(self, within_s: float) -> None:
-        """Look who leads, or be the one if nobody does."""
+        """Find the leader, or become it if there is none."""
         holder = self._opened
         self._side.look_at_place(lambda: holder.find(within_s))
 
     def announce(self, known: Sequence[Node]) -> None:
-        """Tell nobody: the key does."""
+        """Do nothing: the key announces the leader."""
 
     def remember(self) -> None:
         """Keep nothing: what stands in the registry is enough."""
@@ -71,7 +71,7 @@ class KeyRegistry:
         self._opened.resign()
 
     def close(self, on_closed: Callable[[], None]) -> None:
-        """Give the key back, so that nobody waits for its lease."""
+        """Give the key back, so that no node waits for its lease."""
         if self._holder is None:
             on_closed()
         else:

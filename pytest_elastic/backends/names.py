@@ -49,7 +49,7 @@ def check_backend(name: str, *, said: str = "--rdzv-backend") -> None:
                 "pip install 'pytest-elastic[etcd]'"
             )
         return
-    from importlib import metadata  # with it come 40 modules that nobody else needs
+    from importlib import metadata  # imports 40 modules that nothing else needs
 
     theirs = sorted(found.name for found in metadata.entry_points(group=HANDLER_GROUP))
     if name in theirs:

@@ -91,7 +91,7 @@ def _check_certificates(place: Mapping[str, Any]) -> None:
     if "ssl_cert" in place:
         key = place.get("ssl_cert_key")
         try:
-            context.load_cert_chain(place["ssl_cert"], key, password="")  # nobody is asked
+            context.load_cert_chain(place["ssl_cert"], key, password="")  # never prompt
         except ssl.SSLError as error:
             raise UsageError(
                 f"--rdzv-conf ssl_cert={place['ssl_cert']} with ssl_cert_key={key or 'itself'} are "

@@ -1,7 +1,7 @@
 """The endpoint's store for a process that may have threads: a thread for each call.
 
 Our own agents have a store service instead. Here the program that runs us has torch,
-and a call that hangs costs a thread that nobody waits for.
+and a call that hangs costs one daemon thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ThreadedStore(EndpointStore):
         self._loop = loop
         self._ports = ports
         self._newest_port: int | None = None
-        self._hosted: list[Any] = []  # stores live as long as somebody holds them
+        self._hosted: list[Any] = []  # stores live as long as they are referenced
 
     def open(self, host: str, *, on_done: Callable[[Any, int, str], None]) -> None:
         """Open a fresh worker store on a free port; calls back with (store, port, error)."""

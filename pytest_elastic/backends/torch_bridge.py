@@ -1,4 +1,4 @@
-"""A rendezvous of torch's, or of anybody's who offers one to torchrun, for our agents.
+"""A rendezvous of torch's, or of a package that offers one to torchrun, for our agents.
 
 The driver of `bridge`: it runs the process that calls the handler, passes questions and answers,
 and never waits. Whatever hangs in a handler, the agent goes on supervising its workers.

@@ -47,7 +47,7 @@ __all__ = ["TorchrunHandler", "offer_handler"]
 
 # torchrun gives workers 30 s and as long again after SIGKILL, whatever it is told.
 _STOP_S = 60.0
-# Where nobody said how many restarts the job has, torchrun's agents count their own only.
+# If the number of restarts was not given, torchrun's agents count their own only.
 _NO_BUDGET = 1_000_000
 # How long the end of the job, and a leave, may take to be known; torchrun's `close_timeout`.
 _CLOSE_S = 30.0

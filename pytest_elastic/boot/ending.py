@@ -1,4 +1,4 @@
-"""How a warm program ends: as a fresh one would, minus what nobody can see.
+"""How a warm program ends: as a fresh one would, minus what has no visible effect.
 
 A fresh interpreter ends in three parts: Python finalises (threads joined, `atexit`, every module
 taken down); then the C library calls what was registered with it, last come, first called; then

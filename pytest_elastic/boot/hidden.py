@@ -36,7 +36,7 @@ class Late(Protocol):
         """What modules have read but by Python."""
 
     def begin(self) -> None:
-        """Take note of the process, as its program is about to begin."""
+        """Note the process, as its program is about to begin."""
 
     def missed(self, variable: str) -> None:
         """Begin again, or return."""

@@ -257,7 +257,7 @@ def _opened_since(before: Mapping[int, str]) -> str:
 
 def _loaded_since(before: frozenset[str]) -> dict[str, str]:
     modules = {}
-    # Ours are taken out of the table before a program begins: they are in nobody's way.
+    # Ours are taken out of the table before a program begins: they cannot collide with its own.
     for name in sorted(set(sys.modules) - before - set(sys.builtin_module_names)):
         if "." not in name and not interpreter.is_ours(name):
             modules[name] = getattr(sys.modules[name], "__file__", None) or ""

@@ -1,6 +1,6 @@
 """What `/proc/PID/cmdline` and `/proc/PID/environ` show for a process that was forked, not exec'ed.
 
-`ps`, `pgrep -f` and anybody who reads a worker's environment from outside see the strings that lie
+`ps`, `pgrep -f` and other readers of a worker's environment from outside see the strings that lie
 where the kernel put them at exec. PR_SET_MM_MAP (no privilege needed) points it at new ones. Where
 the kernel refuses, nothing changes: this is for the eyes only.
 """

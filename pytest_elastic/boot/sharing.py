@@ -1,7 +1,7 @@
 """Keeping what a forked child shares with its warm interpreter shared.
 
-The kernel gives a child its parent's pages until one of them writes. CPython writes where nobody
-thinks of writing: a reference counted up and down, an object freed, a new one put into the gap that
+The kernel gives a child its parent's pages until one of them writes. CPython writes in
+unexpected places: a reference counted up and down, an object freed, a new one put into the gap that
 garbage has left. Each such page is 4 kB of the child's own. So what the host has made is never
 freed in a child (`keep`), and the gaps are closed before the first fork (`freeze`). A program that
 does nothing but join a gloo group: 18 MB of its own without all that, 8 MB with it.

@@ -314,7 +314,7 @@ def _settings(given: argparse.Namespace, folder: str, artifacts: str) -> Setting
     from elastic_harness.checkup.runs import Settings
 
     kind = given.cluster or "auto"
-    # Of a kind that is not ours, nobody knows whether there may be several at a time.
+    # A cluster of another package may not allow several at a time.
     jobs = len(os.sched_getaffinity(0)) if kind in BUILT_IN_CLUSTERS else 1
     return Settings(
         choice=find_cluster(kind),

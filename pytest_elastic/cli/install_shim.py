@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_is_ours(path: str) -> None:
-    """Refuse to replace a torchrun that somebody else has put there."""
+    """Refuse to replace a torchrun that is not our shim."""
     if not os.path.lexists(path):
         return
     if os.path.isfile(path):

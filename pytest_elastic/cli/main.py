@@ -49,7 +49,7 @@ def _usage() -> str:
 
 
 def _complain(text: str) -> None:
-    """Say the last words; where nobody can read them, the exit code still tells."""
+    """Print the error; if stderr is closed, the exit code still tells."""
     try:
         sys.stderr.write(f"{printable_lines(text)}\n")
         sys.stderr.flush()

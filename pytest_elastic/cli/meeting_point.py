@@ -24,7 +24,7 @@ from pytest_elastic.rdzv_conf import RendezvousConf, store_type_of
 
 __all__ = ["check_can_be_found", "file_of_registry", "meeting_point", "node_rank"]
 
-# What stands for an endpoint where nodes meet in a file; without a file, nobody is to be met.
+# What stands for an endpoint where nodes meet in a file; without a file, there is no other node.
 _PLACES = {True: "localhost", False: "localhost:0"}
 
 
@@ -61,7 +61,8 @@ def meeting_point(
             run_id = str(uuid.uuid4())
         return "c10d", (Endpoint(host="localhost", port=0),), True, run_id
     if backend == "static":
-        # torchrun's static rendezvous: node 0 is where --master-addr points, and nobody comes late.
+        # torchrun's static rendezvous: node 0 is where --master-addr points, and no node comes
+        # late.
         is_host = node_rank(values, backend) == 0
         if not endpoint:
             return "static", (_master(values),), is_host, run_id
@@ -117,7 +118,7 @@ def file_of_registry(values: Values) -> str | None:
 
 
 def node_rank(values: Values, backend: str) -> int | None:
-    """Return the node's place in the order; a fixed set of nodes has one that nobody numbers: 0."""
+    """Return the node's place in the order; 0 in a fixed set of nodes without numbers."""
     if values.optional("node_rank"):
         return values.number("node_rank", at_least=0)
     return 0 if backend == "static" else None
@@ -126,7 +127,7 @@ def node_rank(values: Values, backend: str) -> int | None:
 def check_can_be_found(
     backend: str, endpoints: Sequence[Endpoint], conf: RendezvousConf, min_nodes: int
 ) -> None:
-    """Refuse endpoints at which nobody could meet; raises UsageError."""
+    """Refuse endpoints at which nodes could not meet; raises UsageError."""
     if backend in ("c10d", "static") and endpoints[0].port == 0 and min_nodes > 1:
         raise UsageError(
             f"port 0 of the endpoint {endpoints[0]} means any free one, which no other node could "

@@ -22,7 +22,7 @@ STATIC_PORT = 29500  # torchrun's default --master-port
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option: what argparse needs to know, and what it means when nobody gives it."""
+    """One option: what argparse needs to know, and what it means when it is not given."""
 
     flags: tuple[str, ...]
     help: str

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["build_parser", "parse_run_command", "read_options"]
 
 
-# Above this somebody has mistaken another number for it; each worker is a process.
+# A larger number is a mistake: each worker is a process.
 _MAX_WORKERS = 10_000
 # Characters of an error message; its middle is left out first.
 _MAX_MESSAGE = 600
@@ -79,7 +79,7 @@ class _QuietParser(_Parser):
 
 
 def build_parser(kind: type[_Parser] = _Parser) -> argparse.ArgumentParser:
-    """Return the parser of `pytest-elastic run`; values that nobody gave are None."""
+    """Return the parser of `pytest-elastic run`; values that were not given are None."""
     parser = kind(
         prog="pytest-elastic run",
         description="Run a training program on one or many nodes, and keep it running.",

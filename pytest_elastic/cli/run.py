@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _launch(config: LaunchConfig, adopted: AdoptedKeeper | None) -> int:
-    """Launch; whatever nobody expected becomes an InternalError, with its traceback shown."""
+    """Launch; an unexpected exception becomes an InternalError, with its traceback shown."""
     from pytest_elastic.launch import launch
 
     try:

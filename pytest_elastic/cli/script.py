@@ -23,7 +23,7 @@ def check_script(path: str) -> None:
     if not os.access(path, os.R_OK):
         raise UsageError(
             f"the script {path!r} cannot be read: no permission",
-            hint=f"Try 'chmod a+r', or start as the user who may (this is user {os.geteuid()}).",
+            hint=f"Try 'chmod a+r', or start as a user that may (this is user {os.geteuid()}).",
         )
     if os.path.isdir(path) and not _has_main(path):
         raise UsageError(

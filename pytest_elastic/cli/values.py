@@ -17,7 +17,7 @@ from pytest_elastic.errors import UsageError
 
 __all__ = ["Values", "merge"]
 
-# Beyond any number of nodes, restarts or ranks that is meant, and short enough for everybody.
+# More nodes, restarts or ranks than any user means.
 _MAX_NUMBER = 999_999_999
 
 

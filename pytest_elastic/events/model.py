@@ -1,8 +1,8 @@
 """The facts a launcher states: past tense, typed fields, each emitted in one place.
 
-Checkers, triggers and people read these; nobody parses log lines. An event says what happened, its
-`Record` says where and when. `at` is seconds on the CLOCK_BOOTTIME of the machine that emitted the
-record: comparable inside one machine only (a harness run is one machine).
+Checkers, triggers and people read these; log lines are never parsed. An event says what happened,
+its `Record` says where and when. `at` is seconds on the CLOCK_BOOTTIME of the machine that emitted
+the record: comparable inside one machine only (a harness run is one machine).
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class FirstRoundDelayed(Event):
 class StillWaiting(Event):
     """This node has waited for `waited_s`, for `limit_s` at most, to take part; told seldom.
 
-    `awaited`: "job" (somebody who takes it in), "nodes" (more of them, as it decides and has too
+    `awaited`: "job" (a leader that accepts it), "nodes" (more of them, as it decides and has too
     few), "last call" (more, as it has enough and more may come), "round" (its first one). `where`:
     the endpoint, or what stands for it. `reason`: why the last try came to nothing, if there was
     one. `ready`: the names of nodes that are, where this one decides.

@@ -36,7 +36,7 @@ _MAX_FILE_BYTES = 64 * 1024 * 1024
 # late.
 _OPEN_S = 1.0
 _AT_ONCE_S = 0.1
-# While nobody listens, at most one attempt to connect in this time: each costs some microseconds.
+# Without a listener, at most one attempt to connect in this time: each costs some microseconds.
 _RECONNECT_S = 0.1
 
 
@@ -77,7 +77,7 @@ class Watcher(Protocol):
 
 
 class NullSink:
-    """Forgets what it is given: nobody asked for records."""
+    """Discards records: none were asked for."""
 
     dropped = 0
 
@@ -219,7 +219,7 @@ class SocketSink:
     def flush(self, timeout_s: float) -> str:
         """Wait at most `timeout_s` until everything queued is with the kernel.
 
-        Where nobody listens there is nothing to wait for: it returns at once.
+        Without a listener there is nothing to wait for: it returns at once.
         """
         deadline = time.monotonic() + timeout_s
         self._not_before = 0.0

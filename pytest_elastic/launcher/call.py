@@ -62,7 +62,7 @@ class JobFailed(WorkerFailed):
 
     def get_first_failure(self) -> tuple[int, Failure]:
         """Return the rank and the failure, as torch's ChildFailedError does; it must be known."""
-        assert self.first_failure is not None, "nobody has reported a failure"
+        assert self.first_failure is not None, "no worker has reported a failure"
         return self.first_failure.rank, self.first_failure
 
 
@@ -131,7 +131,7 @@ def _program(entrypoint: object, args: Sequence[object], folder: str) -> Program
 
 @contextlib.contextmanager
 def _folder() -> Iterator[str]:
-    """Where caller, agent and workers leave things for each other; nobody else may look."""
+    """A private folder where caller, agent and workers leave things for each other."""
     folder = tempfile.mkdtemp(prefix="pytest_elastic_call_")
     try:
         yield folder
@@ -149,7 +149,7 @@ def _run(config: LaunchConfig, folder: str) -> Outcome:
             with _passing_on(config.signals, process):
                 code = process.wait()
         except BaseException:
-            # An exception of somebody else's handler: our workers must not outlive the call.
+            # An exception of a foreign signal handler: our workers must not outlive the call.
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(config.shutdown_timeout_s + _END_MARGIN_S)

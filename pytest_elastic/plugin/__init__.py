@@ -66,7 +66,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker; read the options if somebody gave one, so that mistakes show early."""
+    """Declare the marker; read the options if one was given, so that mistakes show early."""
     config.addinivalue_line(
         "markers",
         # pytest takes what stands before the first colon for the marker.
@@ -139,7 +139,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     ranks.begin(session)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: before anybody's time begins
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: before any other plugin's time begins
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Charge no test with the start of the server of the tests on several ranks."""
     ranks.await_server(item)
@@ -250,7 +250,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_enter_pdb(config: pytest.Config) -> None:
-    """Stop the clocks of the run at hand: nobody wants a test to time out under his eyes."""
+    """Stop the clocks of the current run: a test must not time out in a debugger."""
     from pytest_elastic.plugin.hub import hub_in_use
 
     if (hub := hub_in_use(config)) is not None:

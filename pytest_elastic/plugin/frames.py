@@ -1,6 +1,6 @@
 """What a test's author is shown of an error that says whose doing it was: the test's own line.
 
-Our frames, and the error of a library that ours was made from, say nothing to who has written
+Our frames, and the error of a library that ours was made from, say nothing to the user who wrote
 `loss="120%"`. Errors of ours that are bugs keep all they have.
 """
 

@@ -238,7 +238,7 @@ class Hub:
         history.append_after_end(found)
 
     def discard(self, directory: RunDirectory) -> None:
-        """Take away the artifacts of a run that nobody needs to look at."""
+        """Remove the artifacts of a run that are not needed."""
         shutil.rmtree(directory.path, ignore_errors=True)
 
     @contextmanager
@@ -264,7 +264,7 @@ class Hub:
             self.close()
 
     def pause_clock(self) -> None:
-        """Let no deadline of the run at hand come nearer, while somebody is in a debugger."""
+        """Stop the deadlines of the current run while a debugger is open."""
         if self._session is not None:
             self._session.pause_clock()
 

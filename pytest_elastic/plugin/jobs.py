@@ -295,7 +295,7 @@ def _check_timeline(
         if finding.path[0] == "timeline":
             entry = scenario.timeline[int(finding.path[1])]
             raise UsageError(f"{entry.id}: {finding.message}", hint=finding.suggestion)
-        if finding.path[0] == "expect":  # which nobody has written: the message names what it is
+        if finding.path[0] == "expect":  # the user wrote no such path: the message names what it is
             raise UsageError(finding.message, hint=finding.suggestion)
         path = [str(part) for part in finding.path if part != "job"]
         setting = ".".join([_SETTING_OF.get(path[0], path[0]), *path[1:]])

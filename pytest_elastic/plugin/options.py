@@ -39,7 +39,7 @@ class _Option:
     choices: tuple[str, ...] | None = None
     # Said again in the command that repeats a run, because it changes what is run.
     changes_runs: bool = True
-    # Somebody who sets this means to use us.
+    # A user who sets this means to use us.
     asks_for_us: bool = True
     # Beats the ini file, where it is set.
     variable: str = ""
@@ -403,7 +403,7 @@ def _check_cluster(config: pytest.Config, values: Mapping[str, str], ray: str) -
 
     kind = values["cluster"]
     is_here = kind in ("auto", "namespace", "process")
-    if not is_here:  # spares the import where nobody asked for another
+    if not is_here:  # spares the import where no other was asked for
         try:
             known_clusters(config.hook).find(kind)
         except UsageError as error:
@@ -426,7 +426,7 @@ def _check_launcher(config: pytest.Config, text: str) -> str:
     from pytest_elastic.errors import UsageError
 
     if text == "pytest-elastic":
-        return text  # spares the import where nobody asked for another
+        return text  # spares the import where no other was asked for
     from elastic_harness.scenario.launchers import LAUNCHERS, launcher_named
 
     try:
@@ -441,7 +441,7 @@ def _check_toxiproxy(text: str) -> str:
     from pytest_elastic.errors import UsageError
 
     if text == "embedded":
-        return text  # spares the import where nobody asked for another
+        return text  # spares the import where no other was asked for
     from elastic_harness.toxiproxy.remote import check_choice
 
     try:

@@ -159,13 +159,13 @@ def _failure(
     size: int, told: Sequence[_Told], wrong: Sequence[_Told], ends: Sequence[RankEnd]
 ) -> RanksRepr:
     overdue = {end.rank: place_in(end.stacks) for end in ends if end.overdue}
-    # A rank that failed is the cause of all that waited for it; else who is missing is. Where ranks
-    # have only lost connections, or were ended, it is not known who began: all are shown.
+    # A rank that failed is the cause of all that waited for it; else a missing rank is. Where ranks
+    # have only lost connections, or were ended, it is not known which was first: all are shown.
     causes = [one for one in wrong if not one.is_follower and one.rank not in overdue] or wrong
     groups: dict[tuple[str, str], list[_Told]] = {}
     for one in causes:
         groups.setdefault(one.key, []).append(one)
-    if len(overdue) == len(wrong):  # who is missing is fewer than who waits
+    if len(overdue) == len(wrong):  # the missing ranks are fewer than the waiting ones
         groups = dict(
             sorted(groups.items(), key=lambda each: (_waits(overdue, each[1]), len(each[1])))
         )

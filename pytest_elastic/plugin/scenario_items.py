@@ -73,7 +73,7 @@ class ScenarioItem(pytest.Function):
         return self.path, self.loaded.locate().line - 1, self.name
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override]  # noqa: ANN401 (pytest's own)
-        """Show errors of those who wrote the scenario, or called pytest, without a traceback."""
+        """Show errors of a scenario's author, or of pytest's command line, without a traceback."""
         error = excinfo.value
         if isinstance(error, ElasticError) and not isinstance(error, InternalError):
             return str(error)
@@ -81,7 +81,7 @@ class ScenarioItem(pytest.Function):
 
 
 def _findings_here(loaded: LoadedScenario) -> Iterator[Finding]:
-    """Yield what is wrong with a scenario for this pytest: marks that nobody has registered."""
+    """Yield what is wrong with a scenario for this pytest: unregistered marks."""
     for index, name in enumerate(loaded.scenario.marks):
         try:
             getattr(pytest.mark, name)

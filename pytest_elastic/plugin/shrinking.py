@@ -36,7 +36,7 @@ def shrink_storm(
     if not invalid or not names or hub.options.shrink < 1:
         return run, unmet
     assert run.result is not None, "it has ended"
-    # Whom chance has chosen beside the storm is hit again.
+    # Targets that were drawn at random outside the random fault schedule are hit again.
     plan = replace(run.plan, targets={**run.plan.targets, **run.result.targets})
     best, best_unmet = run, unmet
 

@@ -4,7 +4,7 @@ Never pickle: what comes from a socket is checked field by field against the mes
 and whatever is not exactly a message of ours is refused with a reason. The checks are made from the
 dataclasses themselves, so a new field cannot be forgotten here.
 
-Without a token anybody may name any term or round, and a node that went on from there would soon
+Without a token any peer may claim any term or round, and a node that went on from there would soon
 reach the largest number that a message may hold. So `what_is_unbelievable` finds numbers that are
 further from what is known than a job can go in years (R15).
 """

@@ -1,4 +1,4 @@
-"""Who may count on whom, and for how long (R6).
+"""Leases: how long a node and its leader may rely on each other (R6).
 
 Both sides of a connection send numbered beats; a beat carries back the newest number of the other
 side. From that alone, and each side's own clock, follow two one-sided promises:
@@ -36,7 +36,7 @@ def kill_s(settings: Settings) -> float:
 
 
 def announced_within_s(settings: Settings) -> float:
-    """Return how long it takes at most until those who lost their leader are heard of.
+    """Return the longest time after which survivors of a lost leader have announced themselves.
 
     They notice with the end of a lease, elect one of them, and that one looks at the endpoints once
     a beat. It holds where they reach each other and the endpoint, and the first election succeeds.
@@ -126,19 +126,19 @@ class GrantedLease:
         """The member's workers are dead by then, unless a newer beat of it is sent back."""
 
     def welcome(self, now: float, grant_s: float) -> None:
-        """Take note that the join request is answered, with at most `grant_s` of a lease."""
+        """Note that the join request is answered, with at most `grant_s` of a lease."""
         self._welcomed_at = now
         self.granted_until = now + min(grant_s, self._settings.lease_s)
 
     def hear(self, sent_at: float) -> None:
-        """Take note that the member answered what we sent then."""
+        """Note that the member answered what we sent then."""
         if self.heard_from is None or sent_at > self.heard_from:
             self.heard_from = sent_at
 
     def take_echo(self, echo: int) -> None:
         """Take in the newest of our beats that the member has heard."""
         if self._welcomed_at is not None:
-            self.hear(self._welcomed_at)  # beats come from who was welcomed
+            self.hear(self._welcomed_at)  # only an accepted member sends heartbeats
             self._welcomed_at = None
         while self._unanswered and self._unanswered[0][0] <= echo:
             self._answered_from = self._unanswered.popleft()[1]

@@ -156,7 +156,7 @@ class LeaderPhase(Enum):
     STARTING = "starting"  # a round is proposed; waits until it may be started
     RUNNING = "running"  # workers run
     STOPPING = "stopping"  # waits until every worker is gone, or its node lost
-    ENDING = "ending"  # the end is proposed; waits until all who can be reached have it
+    ENDING = "ending"  # the end is proposed; waits until all reachable nodes have it
     OVER = "over"  # the end is decided and told; answers late comers
     DEPOSED = "deposed"  # leads no more
 

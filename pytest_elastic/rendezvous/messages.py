@@ -58,7 +58,8 @@ class JoinRequest:
     """The first message on a connection: who I am, what I was told to do, what I still have.
 
     `resumes_round` is the round that this node still stands by, 0 for none; `term`, `number` (of a
-    round) and `restarts_used` are the highest that it knows, `meant_for` whom it wants.
+    round) and `restarts_used` are the highest that it knows, `meant_for` the incarnation that it
+    wants to join.
     """
 
     run_id: str
@@ -81,7 +82,7 @@ class RecordAccepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeersDialled:
-    """All whom `DialPeers` named were dialled; `unreached` says how it went with some (R13)."""
+    """Every node in `DialPeers` was dialled; `unreached` says how each failed dial ended (R13)."""
 
     term: Term
     number: int
@@ -126,7 +127,7 @@ class JoinAccepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialPeers:
-    """Dial these, and say whom you did not reach (R13). Takes the place of an earlier order."""
+    """Dial these nodes and report the unreachable ones (R13). Replaces an earlier order."""
 
     term: Term
     number: int
@@ -195,7 +196,7 @@ class Dismissed:
 class LeaderResigned:
     """I lead no more. `successor` (an incarnation) is to stand at once (TimeoutNow); `left`: I go.
 
-    `higher` is the counter of a term that somebody has promised, 0 for none.
+    `higher` is the counter of a term that another node has promised, 0 for none.
     """
 
     term: Term
@@ -251,8 +252,8 @@ class StatusRequest:
 class StatusAnswer:
     """Which node is behind a port. A tombstone's keeper answers for an agent that has ended.
 
-    `leader`: whom it follows, if it is in contact; `ended`: the decided end, if it knows that, and
-    `has_end`: whether it has accepted one. `number` (of a round) and `restarts_used` are the
+    `leader`: the one it follows, if it is in contact; `ended`: the decided end, if it knows that,
+    and `has_end`: whether it has accepted one. `number` (of a round) and `restarts_used` are the
     highest that it knows.
     """
 

@@ -1,10 +1,10 @@
 """The values a rendezvous is about: nodes and their order, settings, failures, rounds.
 
-Ranks are positions in the roster: contiguous, the same for everybody, and as steady as can be (R9).
-Survivors keep their order. A node that comes back under its old name takes its old place. New nodes
-go behind all survivors, so that rank 0, from which training code usually broadcasts its state, is a
-survivor whenever there is one. Nodes pinned by `--node-rank` come first, in the order of their
-numbers, which are an order and not ranks: gaps are allowed.
+Ranks are positions in the roster: contiguous, the same on every node, and as stable as possible
+(R9). Survivors keep their order. A node that comes back under its old name takes its old place. New
+nodes go behind all survivors, so that rank 0, from which training code usually broadcasts its
+state, is a survivor whenever there is one. Nodes pinned by `--node-rank` come first, in the order
+of their numbers, which are an order and not ranks: gaps are allowed.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Settings:
 
     @property
     def is_granted(self) -> bool:
-        """Whether somebody outside, such as etcd, says who decides, and may name another."""
+        """Whether an external service, such as etcd, names the leader and may name another."""
         return self.quorum == "granted"
 
     @property
@@ -248,7 +248,7 @@ def rank_order(nodes: Iterable[Node], previous: Sequence[str]) -> tuple[Node, ..
 
 
 def free_name(name: str, taken: Container[str]) -> str:
-    """Return `name` with the smallest suffix, from -2 on, that nobody has."""
+    """Return `name` with the smallest suffix, from -2 on, that is free."""
     number = 2
     while f"{name}-{number}" in taken:
         number += 1

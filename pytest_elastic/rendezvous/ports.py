@@ -217,7 +217,7 @@ class Rendezvous(Protocol):
         """Tell the rendezvous something; it acts within the loop's current turn."""
 
     def close(self, on_closed: Callable[[], None]) -> None:
-        """Take no further part; calls back once nobody needs this node any more.
+        """Take no further part; calls back once no other node needs this one any more.
 
         That is at once, save for the node that leads: it stays until the others
         know how the job ends (bounded by the leader's own linger).

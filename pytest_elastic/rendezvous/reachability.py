@@ -1,10 +1,10 @@
-"""Who can reach whom: what the leader lets members find out before it proposes a round (R13).
+"""Which nodes reach each other: members find out before the leader proposes a round (R13).
 
 Workers talk to each other, not by way of the leader: that every node has reached the
 endpoint says nothing about the link between two of them. So before a round is proposed, each member
-of it dials the others (or some of them, in a large job) and says whom it did not reach. Of those
-that wait, only a set of which everybody reaches everybody is in it; the others wait, and
-the links that failed are tried again once a lease.
+of it dials the others (or some of them, in a large job) and reports those it did not reach. Only a
+set of nodes that all reach each other is in the round; the others wait, and the links that failed
+are tried again once a lease.
 
 Only the node that dialled knows: that `a` reaches `b` proves nothing about the other direction.
 """
@@ -23,7 +23,7 @@ from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered
 __all__ = ["FULL_MESH", "PeerDials", "Reachability", "mutually_reachable", "neighbours"]
 
 # Up to so many members, each dials every other one. In a larger roster each dials as many as its
-# length has binary digits; only when some of those are not reached, everybody dials everybody.
+# length has binary digits; only when some of those are not reached, each dials all others.
 FULL_MESH = 16
 _NO_ANSWER = "no answer"  # beside what a dial shows (`vocabulary.Outcome`)
 
@@ -45,11 +45,11 @@ def mutually_reachable(
 ) -> tuple[str, ...]:
     """Return those incarnations that may be in a round together.
 
-    An earlier group goes before a later one: of a later one, nobody is taken who is apart from
-    somebody of an earlier one. `unreached[a]` are those that `a` did not reach. Within a group,
-    while there are two that are apart, the one that is apart from most others is left out; of
-    several, the last. (The largest such set is not always found: that problem is NP-hard. Where a
-    network is cut into parts, it is.)
+    An earlier group goes before a later one: no incarnation of a later group is taken that is apart
+    from one taken of an earlier group. `unreached[a]` are those that `a` did not reach. Within a
+    group, while there are two that are apart, the one that is apart from most others is left out;
+    of several, the last. (The largest such set is not always found: that problem is NP-hard. Where
+    a network is cut into parts, it is.)
     """
     apart: dict[str, set[str]] = {}
     for dialler, targets in unreached.items():
@@ -63,7 +63,7 @@ def mutually_reachable(
 
 
 def _largest(claims: Sequence[str], apart: Mapping[str, Collection[str]]) -> Sequence[str]:
-    """Leave out who is apart from most others, until nobody is apart; keep the order."""
+    """Leave out the one that is apart from most others, until none is apart; keep the order."""
     here = set(claims)
     left = {one: here.intersection(apart[one]) for one in claims if one in apart}
     left = {one: others for one, others in left.items() if others}
@@ -75,7 +75,7 @@ def _largest(claims: Sequence[str], apart: Mapping[str, Collection[str]]) -> Seq
             left[other].discard(worst)
             if not left[other]:
                 del left[other]
-    for one in claims:  # left out for the sake of somebody who was left out later
+    for one in claims:  # left out for one that was left out later
         if one not in here and here.isdisjoint(apart[one]):
             here.add(one)
     return [one for one in claims if one in here]
@@ -101,7 +101,7 @@ class Reachability:
         self._is_thorough = False
         self._is_stale = False
         self._asked: dict[str, DialPeers] = {}
-        self._answers_by: float | None = None  # those who are asked
+        self._answers_by: float | None = None  # when all that were asked have to have answered
         self._waits_for: set[str] = set()
         self._retries_at: float | None = None
 
@@ -140,7 +140,7 @@ class Reachability:
     def take(
         self, peer: Peer, report: PeersDialled, members: Mapping[str, Peer]
     ) -> Mapping[str, str]:
-        """Take an answer in; return who is newly known not to be reached, and how that ended."""
+        """Take an answer in; return the newly unreached nodes, and how each dial ended."""
         incarnation = peer.node.incarnation
         order = self._asked.get(incarnation)
         if order is None or order.number != report.number:
@@ -205,7 +205,7 @@ class Reachability:
         *,
         judges_from: float,
     ) -> Sequence[tuple[Peer, PeersDialled]]:
-        """Return what to take from those who do not answer: that they reach none of the others.
+        """Return the reports to assume for silent members: that they reach none of the others.
 
         A dial that fails takes `answer_within_s`, and an answer may be lost with a connection.
         """
@@ -248,10 +248,10 @@ class Reachability:
         return self._retries_at
 
     def retry(self, members: Mapping[str, Peer]) -> None:
-        """Let members dial again whom they did not reach."""
+        """Let members dial the unreached nodes again."""
         self._retries_at = None
         for dialler, targets in self.unreached.items():
-            # Who was dropped a moment ago is forgotten when that is looked at.
+            # A node dropped a moment ago is forgotten later in the same step.
             here = [members[target] for target in targets if target in members]
             peer = members.get(dialler)
             # A suspect would not hear the question; it is asked at a later look, if it comes back.
@@ -298,7 +298,7 @@ class PeerDials:
         return None if self._waits_for else self.answer()
 
     def answer(self) -> PeersDialled | None:
-        """Return what is known, once everybody was dialled: to say it again after joining."""
+        """Return the report once all were dialled: it is sent again after joining."""
         if self._order is None or self._waits_for:
             return None
         return PeersDialled(

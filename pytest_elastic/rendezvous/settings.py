@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-# Below this many nodes, nobody but the leader could ever be a majority of what remains.
+# Below this many nodes, only the leader could ever be a majority of what remains.
 _FEWEST_NODES = 3
 # A leader's own lease is a beat old when it grants one.
 _LEAST_BEATS_PER_LEASE = 3
@@ -80,8 +80,8 @@ def settings_of(
     """Return the settings of a job's machines; raises UsageError for what cannot be together.
 
     `shutdown_timeout_s` is the grace between stop and kill, `failure_grace_s` that after a failure.
-    `endpoints` are where nodes meet, as every node writes them (`str`): with fewer than two, nobody
-    needs to agree on them.
+    `endpoints` are where nodes meet, as every node writes them (`str`): fewer than two
+    need not be agreed on.
     """
     count = len(endpoints)
     choice = choose_quorum(conf, min_nodes=min_nodes, max_nodes=max_nodes, endpoints=count)

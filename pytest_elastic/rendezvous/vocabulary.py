@@ -197,14 +197,14 @@ class LeaderNotFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderHeard:
-    """Somebody said who leads: the leader itself, or a node that follows it."""
+    """The leader, as it announced itself, or as a node named it that follows it."""
 
     leader: LeaderAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndHeard:
-    """Somebody who was asked has said how the job has ended."""
+    """A peer that was asked has reported how the job ended."""
 
     record: Record
 
@@ -219,7 +219,7 @@ class DialFailed:
     """The connection asked for by `Dial` could not be made.
 
     `outcome` is TOMBSTONE only when the leader's own keeper said that its agent has ended:
-    then nobody needs to wait for it.
+    then its lease need not be waited for.
     """
 
     reason: str
@@ -242,7 +242,7 @@ class MessageReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Somebody asks at our listening port; `connection` is where the answer goes."""
+    """A peer asks at our listening port; `connection` is where the answer goes."""
 
     connection: int
     question: VoteRequest | StatusRequest
@@ -289,7 +289,7 @@ class Notify:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """After `JobOver`: nobody needs this node's answers any more."""
+    """After `JobOver`: no other node needs this node's answers any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,7 +375,7 @@ FollowerCommand = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerMessage:
-    """Somebody said something; the first message of a connection id introduces it.
+    """A peer sent a message; the first one of a connection id introduces it.
 
     The driver closes connections that say nothing for `Settings.lease_s`.
     """
@@ -423,7 +423,7 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """This leader waits for nobody any more (R10): the agent may go. Said once.
+    """This leader waits for no other node any more (R10): the agent may go. Said once.
 
     `result` is the job's. The agent that hosts the leader stays until this is said and its own
     `JobOver` came, whichever is later; nodes that join meanwhile are told of the end.

@@ -62,7 +62,7 @@ def _of_socket(topology: Topology, gpu: int) -> frozenset[int]:
     cpus: frozenset[int] = frozenset()
     for node in topology.nodes:
         its = _allowed(topology, node)
-        # A node without processors (memory only) belongs to nobody.
+        # A NUMA node without processors (memory only) belongs to no socket.
         if its and topology.sockets[min(its)] == socket:
             cpus |= its
     return cpus

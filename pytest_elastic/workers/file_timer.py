@@ -3,7 +3,7 @@
 The protocol is that of `torch.distributed.elastic.timer.FileTimerServer`. Workers find a named pipe
 at `TORCHELASTIC_TIMER_FILE`, with `TORCHELASTIC_ENABLE_FILE_TIMER=1`, and write a line of JSON for
 each timer that they set or give up. torchrun reads it from a thread ten times a second and kills
-itself with the worker; here it wakes nobody, and only the worker is killed: the job restarts within
+itself with the worker; here no thread polls, and only the worker is killed: the job restarts within
 its budget.
 """
 

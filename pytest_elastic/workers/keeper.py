@@ -78,7 +78,7 @@ class KeeperRole:
         self._lease_until: float | None = None
         self._lease_timer: Timer | None = None
         self._tombstone: Tombstone | None = None
-        self._folder: str | None = None  # of the agent, and nobody else's
+        self._folder: str | None = None  # of this agent alone
         self._cold_reason = ""  # why nothing can be forked from this interpreter
         self._libraries: Mapping[str, Container[str]] = {}
         self._workers: dict[int, WorkerSpec] = {}  # of the newest group, by their first process

@@ -174,7 +174,7 @@ class Keeper:
         self._on_report(report)
 
     def _channel_closed(self, reason: str) -> None:
-        # It is dead, as its pidfd will say, or it cannot obey any more, and nobody but us ends it.
+        # It is dead, as its pidfd will say, or it cannot obey any more and has to be killed.
         if self._pidfd >= 0:
             process_tree.send_signal([self.pid], signal.SIGKILL)
             self._reason = f"the channel to the keeper ended: {reason}"
@@ -183,7 +183,7 @@ class Keeper:
         self._loop.unwatch(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = -1
-        # A child of this process, and of nobody who could have reaped it before.
+        # A child of this process, which is the only one to reap it.
         _, status = os.waitpid(self.pid, 0)
         self._exit_code = os.waitstatus_to_exitcode(status)
         self._sweeper.sweep()

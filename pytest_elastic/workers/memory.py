@@ -22,8 +22,8 @@ class MemoryKills:
     def has_grown_to(self, later: MemoryKills) -> bool:
         """Tell whether the kernel has killed between two readings.
 
-        A process may have been moved to another group in between: what that one has counted since
-        it was made is more recent than us, as far as anybody can tell.
+        A process may have been moved to another group in between: all that this group has counted
+        is taken to be more recent.
         """
         if self.file != later.file:
             return later.since_start and later.count > 0

@@ -123,8 +123,9 @@ class KeepListener:
 class InheritFolder:
     """Remove the folder `path`, which the agent has made for itself, if the agent dies.
 
-    Last of all, when its workers are gone and nobody is answered any more: a disk that does not
-    answer must not keep a tombstone from being shown. An agent that dismisses removes it itself.
+    Last of all, when its workers are gone and no question is answered any more: a disk that does
+    not answer must not keep a tombstone from being shown. An agent that dismisses removes it
+    itself.
     """
 
     kind: ClassVar[str] = "inherit_folder"

@@ -213,7 +213,7 @@ def test_ray_says_nothing_to_a_job_and_makes_it_wait_for_nobody(rays: Rays, plac
     [
         (
             [f"--elastic-ray={NETWORK}.1:6999"],
-            f"cannot use the Ray at {NETWORK}.1:6999: nobody answers there (Connection refused)",
+            f"cannot use the Ray at {NETWORK}.1:6999: nothing answers there (Connection refused)",
         ),
         (
             [f"--elastic-ray={ADDRESS}", "--elastic-ray-machines=4"],

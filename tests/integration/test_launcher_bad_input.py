@@ -248,7 +248,7 @@ def test_of_several_endpoints_it_is_said_which_are_reached_and_which_are_not(fol
         guest = run(*words, *guest_only, "hello.py", cwd=folder)
     for said in (host.printed, guest.err):
         assert f"reached 1 of 3 endpoints: 127.0.0.1:{port}; not 127.0.0.2:{port} (" in said
-    not_joined(guest, f"127.0.0.1:{port}: nobody has begun the job there", code=3, within_s=150)
+    not_joined(guest, f"127.0.0.1:{port}: no node has begun the job there", code=3, within_s=150)
     assert f"127.0.0.2:{port}: cannot reach a store at 127.0.0.2:{port}: Connection" in guest.err
     assert "the name no-such-host.invalid is not known here" in guest.err
 

@@ -161,7 +161,7 @@ def test_strangers_neither_join_nor_disturb(job: Job) -> None:
     # What is found at the endpoint is not signed for this one: whom could it trust?
     with Running(*job.words("theirs"), cwd=job.folder) as other:
         other.wait_for(f"{job.address}:29400 is signed with another token than the one that this")
-        other.wait_for("(--rdzv-token-file), or by somebody else. Give all nodes of the job the")
+        other.wait_for("(--rdzv-token-file), or is forged. Give all nodes of the job the")
         assert other.process.poll() is None
     assert "world" not in other.printed
     assert "Traceback" not in other.printed

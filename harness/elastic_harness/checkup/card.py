@@ -40,7 +40,7 @@ _ADVICE: Mapping[str, str] = {
     "global batch and its learning rate where the number of ranks changes.",
     "optimizer": "Save and load the optimizer's state and its schedule with the weights.",
     "finished_at": "Save how many steps are done; and let an error end the script with an exit "
-    "code that is not 0, or nobody starts it again.",
+    "code that is not 0, or the launcher does not start it again.",
     "no_survivors": "End the processes that the script starts, also when it is killed.",
     "no_strays": "End the processes that the script starts before it ends.",
     "restarts": "Look for time limits that are too short for a slow network.",

@@ -54,7 +54,7 @@ PRIVATE_TREES = ("/tmp", "/dev/shm")  # noqa: S108 (the directories themselves, 
 # Addresses are 10.77.0.N/24 and .254 is the gateway.
 MAX_NODES = 250
 
-# Every capability there is, with what it means to somebody who lacks it.
+# Every capability there is, with what it means to lack it.
 CAPABILITIES: Mapping[str, str] = {
     "network": "links between nodes can be cut, slowed and made lossy, and a power cut is silent",
     "names": "each node has its own host name, and nodes find each other by name",

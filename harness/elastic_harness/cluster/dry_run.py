@@ -130,7 +130,7 @@ def _try_server() -> None:
 
 
 def _try_disk() -> None:
-    """Mount a file system that a process serves, where nobody else sees it."""
+    """Mount a file system that a process serves, where no other process sees it."""
     if os.geteuid() != 0:
         ns.enter_user_namespace()
     ns.unshare(ns.CLONE_NEWNS)

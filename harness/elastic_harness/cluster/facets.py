@@ -221,7 +221,7 @@ class Files(Protocol):
     def watch(self, folder: str, on_written: OnWritten, on_unseen: OnUnseen) -> Callable[[], None]:
         """Tell of each file that a node writes below a folder, until what is returned is called.
 
-        "written": somebody who wrote has closed it; "moved": it was given this name. What is there
+        "written": a writer has closed it; "moved": it was given this name. What is there
         already is not told. `on_unseen` is called once, with the first reason.
         """
 
@@ -299,7 +299,7 @@ class Connection(Protocol):
         """Return the processes above it, its parent first."""
 
     def open(self, on_data: Callable[[bytes], None], on_closed: Callable[[], None]) -> None:
-        """Say who is to hear what it says."""
+        """Set the callbacks for its data and its end."""
 
     def read(self) -> None:
         """Hear now what it has said already."""

@@ -56,7 +56,7 @@ class LocalProcesses:
     # What was started
 
     def adopt(self, node: str, node_pid: int, pidfd: int) -> ProcessHandle:
-        """Take note of a process that was started; its descriptor is closed."""
+        """Note a process that was started; its descriptor is closed."""
         self._last_id += 1
         pid = process_table.pid_of_pidfd(pidfd)
         row = process_table.row_of(pid)
@@ -73,14 +73,14 @@ class LocalProcesses:
         return handle
 
     def on_exited(self, node: str, node_pid: int, exit_code: int) -> None:
-        """Take note of an end, and report it."""
+        """Note an end, and report it."""
         handle = self._running.pop((node, node_pid), None)
         if handle is not None:
             handle.exit_code = exit_code
             self._on_exited(handle)
 
     def on_node_gone(self, node: str) -> None:
-        """Take note of the end of a node: whatever it ran was killed with it."""
+        """Note the end of a node: whatever it ran was killed with it."""
         for name, node_pid in list(self._running):
             if name == node:
                 self.on_exited(name, node_pid, -signal.SIGKILL)

@@ -1,7 +1,7 @@
 """Connections of probes and launchers to the harness, where they are on this machine.
 
-The kernel says who is at the other end (SO_PEERCRED, translated into our pid namespace), a pidfd
-says when that process is dead.
+The kernel names the process at the other end (SO_PEERCRED, translated into our pid namespace), a
+pidfd says when that process is dead.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class LocalConnection:
         try:
             self._pidfd = os.pidfd_open(self.pid)
         except OSError:
-            # Gone between its hello and now: nobody else can have its pid yet without being seen.
+            # Gone between its hello and now: no other process can have its pid yet without being
+            # seen.
             self._loop.call_soon(on_ended)
             return
         self._loop.watch(self._pidfd, on_readable=on_ended)

@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: which belong to a node, which descend from whom.
+"""Processes as /proc shows them: which belong to a node, and which descend from which.
 
 Looking never asks a node for anything, so it works for paused and dying ones as well.
 """
@@ -113,7 +113,7 @@ def processes_in(pid_namespace: int) -> list[ProcessRow]:
         try:
             if os.readlink(f"/proc/{pid}/ns/pid") != wanted:
                 continue
-        except OSError:  # gone, or somebody else's
+        except OSError:  # gone, or another user's
             continue
         row = row_of(pid)
         if row is not None:

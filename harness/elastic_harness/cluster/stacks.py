@@ -16,7 +16,7 @@ from elastic_harness.future import Scheduler, Sleep, Steps
 
 __all__ = ["dump_stacks"]
 
-# It takes a millisecond. Who has not answered by then is stopped, or waits for a device.
+# It takes a millisecond. A process that has not answered by then is stopped, or waits for a device.
 _LIMIT_S: Final = 1.0
 _LOOK_S: Final = 0.02
 # What is written in pieces has come to its end when it was the same for so many looks.

@@ -89,7 +89,7 @@ class Proved:
 class InForce(enum.Enum):
     """The fault acts from now on.
 
-    `NEEDS_JOB`: only the running job can show that it does, so that nobody is held for the proof.
+    `NEEDS_JOB`: only the running job can show that it does, so that no rank is held for the proof.
     """
 
     NOW = "now"

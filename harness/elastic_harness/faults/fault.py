@@ -1,4 +1,4 @@
-"""What every fault is: parameters, whom it hits, how it is injected, proven and healed.
+"""What every fault is: parameters, targets, how it is injected, proven and healed.
 
 A fault is a frozen pydantic model: its fields are the parameters that a scenario may give. The
 class says what it is called there, what it needs, and on which layer it acts; its docstring says
@@ -35,7 +35,7 @@ class Fault(PlannedAction):
 
     The docstring is read by people who choose a fault, in `docs/faults.md`: its first sentence says
     what happens, "Stands for" what that is like in the real world, and "Does not stand for" what
-    nobody should conclude from it.
+    must not be concluded from it.
     """
 
     layer: ClassVar[str]
@@ -51,7 +51,7 @@ class Fault(PlannedAction):
 
     @abstractmethod
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
-        """Return whom it hits now; raises SelectionEmpty when that is nobody."""
+        """Return its targets now; raises SelectionEmpty if there are none."""
 
     @abstractmethod
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
@@ -67,14 +67,14 @@ class Fault(PlannedAction):
         return "nothing to undo"
 
     def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
-        """Yield selectors that mean nobody in any run. One that overrides this yields them too."""
+        """Yield selectors that are empty in every run. An override yields them too."""
         selectors = self.selectors()
         has_sides = sum(name in self.sides for name, _ in selectors) > 1
         for name, selector in selectors:
             why = self._why_nobody(name, selector, scenario)
             is_others = any(term.kind == "others" for term in selector.terms)
             if why is None and is_others and not (has_sides and name in self.sides):
-                why = "`others` has nobody to be other than here"
+                why = "`others` needs another side here"
             if why is not None:
                 yield Finding(why, (name,))
 

@@ -54,7 +54,7 @@ class LinkLayers:
         self.endpoints = Endpoints()
 
     def learn(self, record: Record) -> None:
-        """Take note of what a record tells about endpoints."""
+        """Note what a record tells about endpoints."""
         if self.endpoints.learn(record) and self._tells_apart:
             self._tell_apart()
 
@@ -328,7 +328,7 @@ class ClockLayers:
 
 
 class StopLayers:
-    """Processes that are stopped and nodes that are paused, until nobody wants them so any more."""
+    """Stopped processes and paused nodes, until the last fault that wants them so is healed."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -349,7 +349,7 @@ class StopLayers:
         return self._stops.owners_of(process)
 
     def release(self, owner: str) -> Future[None]:
-        """Continue the processes that `owner` has stopped and nobody else; harmless twice."""
+        """Continue the processes that only `owner` has stopped; harmless twice."""
         return self._send(self._stops.release(owner), signal.SIGCONT)
 
     def pause_node(self, owner: str, node: str) -> Future[None]:
@@ -373,7 +373,7 @@ class StopLayers:
         return resumed
 
     def forget(self, node: str) -> None:
-        """Take note that a node is gone, with all that was stopped there."""
+        """Note that a node is gone, with all that was stopped there."""
         self._stops.forget(node)
 
     def _send(self, processes: Sequence[ProcessRef], signum: int) -> Future[None]:

@@ -127,9 +127,7 @@ def choose(
     known = known_draws(recipes)
     for each in faults:
         if each not in known:
-            raise UsageError(
-                f"nobody knows how to draw {each!r}: expected one of {', '.join(known)}"
-            )
+            raise UsageError(f"{each!r} cannot be drawn: expected one of {', '.join(known)}")
     for each in exclude:
         if each not in sketch.all_nodes:
             raise UsageError(

@@ -298,12 +298,12 @@ RECIPES: Final = (
 
 # Why a fault is not drawn, by its name.
 NOT_DRAWN: Final[Mapping[str, str]] = {
-    "kill_agent": "nobody starts a launcher again on a node that stays up",
+    "kill_agent": "nothing starts a launcher again on a node that stays up",
     "crash": "the node would not come back: `reboot` and `replace` are drawn instead",
     "power_cut": "the node would not come back: `replace` is drawn, by a power cut too",
     "preempt": "the node would not come back",
     "leave": "the node would not come back",
-    "join": "where nobody leaves for good, there is no room below `max_nodes`",
+    "join": "where no node leaves for good, there is no room below `max_nodes`",
     "enable_proxy": "a proxy that is to be off at first has its reason",
     "run": "only you know which command",
     "device_assert": "not on a device yet: what storms draw was seen to be survived",

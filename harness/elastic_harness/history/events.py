@@ -237,7 +237,7 @@ class ReferenceObserved(Event):
 class WorkerFinished(Event):
     """A worker's interpreter is going down by itself (atexit).
 
-    `dropped` is how much of what it had to say was lost, because nobody listened.
+    `dropped` is how many of its records were lost, because they were not read in time.
     """
 
     pid: int
@@ -255,7 +255,7 @@ class WorkerGone(Event):
 
 @register
 class WorkerRaised(Event):
-    """An exception that nobody catches ended a worker's main thread, or another one (`thread`).
+    """An uncaught exception ended a worker's main thread, or another one (`thread`).
 
     `error` is the exception's class; `frames` are where it came by, innermost first
     ("/path/train.py:88 in save"), at most twenty.
@@ -373,7 +373,7 @@ class LogMatched(Event):
     """A line of a launcher's or worker's output matched a pattern the scenario waits for.
 
     `by` is launcher, worker, a worker's rank ("rank 3"), or nothing where that is not known.
-    `was_there`: it had been written before the pattern was asked for, and nobody knows when.
+    `was_there`: it had been written before the pattern was asked for, at an unknown time.
     """
 
     pattern: str
@@ -461,7 +461,7 @@ class FaultEffective(Event):
 
 @register
 class FaultIneffective(Event):
-    """A fault did nothing, or could not be injected; `is_optional`: nobody depends on it."""
+    """A fault did nothing, or could not be injected; `is_optional`: no check depends on it."""
 
     id: str
     reason: str
@@ -499,7 +499,7 @@ class RunStarted(Event):
 
 @register
 class FaultPlanned(Event):
-    """A fault is to be injected; nobody depends on one that `is_optional`."""
+    """A fault is to be injected; no check depends on one that `is_optional`."""
 
     id: str
     fault: str

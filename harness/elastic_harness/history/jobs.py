@@ -1,6 +1,6 @@
 """Which job a record belongs to, where nodes that have all died begin anew under the same run id.
 
-A coordinator that finds nobody of the job before begins with round 1 again (R12.10 of
+A coordinator that finds no node of the job before begins with round 1 again (R12.10 of
 docs/rendezvous.md), and so do other launchers. That is no second world of a living job: the rounds
 of a job are compared with each other only.
 
@@ -38,7 +38,7 @@ class _Job:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether somebody belonged to it, and all of them are dead."""
+        """Tell whether it had workers, and all of them are dead."""
         return bool(self.members) and not any(each.is_alive for each in self.members)
 
 
@@ -88,7 +88,7 @@ class Jobs:
         job = self._jobs.setdefault(run_id, _Job())
         who = (run_id, record.incarnation)
         if self._by_incarnation.get(who, job.number) != job.number:
-            return  # said late, by somebody of a job before
+            return  # said late, by a launcher of a job before
         launcher = self._newest.get(record.node)
         is_again = round_ is None or round_ <= job.highest_round
         if launcher is not None and launcher.is_alive and is_again and job.is_over:

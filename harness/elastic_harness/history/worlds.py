@@ -1,8 +1,8 @@
 """Worlds: which workers made up which round, whatever the launcher.
 
 A *world* is the set of workers that one round of a launcher started. The scenario engine's triggers
-and the checkers both ask "which round are we in, who is in it, how far is it": this reduction
-answers them, one record at a time.
+and the checkers both ask "which round are we in, which workers are in it, how far is it": this
+reduction answers them, one record at a time.
 
 **How worlds are told apart.** Our launcher names the round in each worker's environment, and that
 is that; only when a rank of a round is already taken by another worker is there a second world of
@@ -206,7 +206,7 @@ class Worlds:
         return self._by_pid.get(pid)
 
     def worker_on(self, node: str, local_rank: int) -> WorkerView | None:
-        """Return who has a local rank of a node in the newest round that it is in."""
+        """Return the worker with a local rank of a node in the newest round that it is in."""
         for world in reversed(self.rounds):
             for worker in world.workers.values():
                 if (worker.node, worker.local_rank) == (node, local_rank):

@@ -24,7 +24,7 @@ __all__ = ["Endpoint", "Endpoints"]
 Endpoint = tuple[str, int]
 
 # The stores of this many rounds are remembered: of the one that runs, and of those whose last
-# connections are still being closed. Older ports may be somebody else's by now.
+# connections are still being closed. Older ports may have another owner by now.
 _ROUNDS = 3
 
 
@@ -52,7 +52,7 @@ class Endpoints:
         self._rendezvous = tuple((node, port) for node in nodes)
 
     def learn(self, record: Record) -> bool:
-        """Take note of what a record says; tell whether it was something new."""
+        """Note what a record says; tell whether it was something new."""
         before = self.by_class
         self._learn(record.node, record.event)
         return self.by_class != before

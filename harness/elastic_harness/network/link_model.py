@@ -163,7 +163,7 @@ class Link:
     def change_policy(
         self, policy: LinkPolicy, now: float = 0.0, *, traffic: str | None = None
     ) -> None:
-        """Put a policy of nobody's in force, for everything or for a class of traffic."""
+        """Put a policy without an owner in force, for everything or for a class of traffic."""
         self.lay((("", policy),), now, traffic=traffic)
 
     def lay(self, layers: Layers, now: float = 0.0, *, traffic: str | None = None) -> None:

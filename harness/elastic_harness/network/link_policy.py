@@ -24,7 +24,7 @@ __all__ = [
     "LinkPolicy",
 ]
 
-# The longest delay that a policy may ask for. Nobody waits for longer than a test does.
+# The longest delay that a policy may ask for, which is longer than any test.
 MAX_DELAY_S = 3600.0
 _PARETO_SHAPE = 3.0
 # A one-sided distribution has no end; beyond this many scales (of Pareto one in 9 000) it does.

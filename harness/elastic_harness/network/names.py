@@ -3,7 +3,7 @@
 Pure. A node reads names from /etc/hosts. A name that a fault changes is taken out of one node's
 copy, so that a resolver asks a name service next (RFC 1035, as far as an address is
 asked for), which is ours: it answers with a wrong address, that there is no such name, or late, and
-it knows who has asked for what.
+it knows which node asked for which name.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def spoil(frame: bytes, units: Collection[int]) -> list[bytes]:
     """Return those segments of a frame, each with one bit turned over and the checksum it had.
 
     As a bad cable does it: the receiver's kernel finds out and discards the segment. The checksum
-    that is otherwise left to the card is filled in first, or nobody would look.
+    that is otherwise left to the card is filled in first, or it would not be checked.
     """
     if _FRAME_HEAD.unpack_from(frame)[3] == 0:
         return [_spoilt(frame)]

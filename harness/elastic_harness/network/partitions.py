@@ -48,7 +48,7 @@ def one_way(sources: Iterable[str], targets: Iterable[str]) -> tuple[Pair, ...]:
 
 
 def isolate(nodes: Sequence[str], alone: Collection[str]) -> tuple[Pair, ...]:
-    """Cut each of `alone` off from everybody, each other included."""
+    """Cut each of `alone` off from all nodes, each other included."""
     _require_known(nodes, alone)
     return tuple(pair for pair in everything(nodes) if pair[0] in alone or pair[1] in alone)
 

@@ -7,7 +7,7 @@ direction. A link without a policy costs a dictionary-free look into a table and
 Where nodes are on several machines, each has a switch for its own, and a trunk to every other. What
 happens to a packet is decided where it comes from; on its target's machine it is only delivered.
 
-Nobody is ever told that an address does not exist: silence is what an unplugged machine answers.
+A sender is never told that an address does not exist: an unplugged machine is silent.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Switch:
                 return
             except OSError:  # the device is going away: its node has ended
                 return
-            if buffer[_VERSION] >> 4 != 4 or buffer[_TARGET] != 10:  # multicast, to nobody here
+            if buffer[_VERSION] >> 4 != 4 or buffer[_TARGET] != 10:  # multicast, or not for a node
                 continue
             lane = lanes[buffer[_TARGET + 3]] or self._find_lane(port, buffer[_TARGET + 3])
             if lane is None:

@@ -3,7 +3,7 @@
 Pure. A packet is told by its ends. Known endpoints (an address and a port) belong to a class by
 name: `rendezvous` is the endpoint's store, `store` a round's worker store, `liveness` what agents
 tell each other. What touches none of these is `collectives`: the connections that workers make
-among themselves, on ports that nobody announces. `port:N` is everything with an end at port N.
+among themselves, on ports that are not announced. `port:N` is everything with an end at port N.
 A packet may belong to several classes: torchrun's worker store is its endpoint's store.
 """
 

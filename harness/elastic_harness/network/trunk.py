@@ -203,7 +203,7 @@ class Trunk(ABC):
             self._end_flushes()
 
     def _lose(self) -> None:
-        """End it: frames that were on their way are lost, nobody knows how many."""
+        """End it: frames that were on their way are lost, an unknown number."""
         self.close()
         self._stalls += 1
 
@@ -319,7 +319,7 @@ class DatagramTrunk(Trunk):
         try:
             self._sock.send(datagram)
         except ConnectionRefusedError:
-            self._lose()  # nobody is at the other end any more
+            self._lose()  # the other end is gone
         except OSError as error:
             # A network that is unreachable for a moment has lost it, as one that is full may.
             return error.errno not in _NO_ROOM

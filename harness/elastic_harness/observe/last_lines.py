@@ -1,6 +1,6 @@
 """The last lines that a worker printed, taken when it ends.
 
-Logs have no times: later, other workers and the launcher have written on, and nobody can tell what
+Logs have no times: later, other workers and the launcher have written on, and it is not known what
 stood last when this one ended. So the first sign of its end counts.
 """
 

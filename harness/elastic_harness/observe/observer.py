@@ -1,7 +1,7 @@
 """The harness's side of observation: one Unix socket for probes and for agents.
 
 Probes (in workers) speak first with a hello and are answered; agents send records and listen to
-nothing. Who is at the other end, and when that process is dead, the connection tells (`Connection`
+nothing. Which process is at the other end, and when it is dead, the connection tells (`Connection`
 of the cluster's facets). A hello is answered only after the workers of earlier rounds on the same
 node have been looked at, so "a worker of an older round was alive when a newer one began" is a fact
 and not a race.
@@ -56,7 +56,7 @@ _OF_WORKERS = (
     WorkerFinished,
     WorkerRaised,
 )
-# The longest honest line holds a batch's indices; a line that never ends is somebody else's stream.
+# The longest honest line holds a batch's indices; a line that never ends is a foreign stream.
 _MAX_LINE_BYTES = 1 << 24
 # A worker whose clock is this far from ours runs under a faked one (its hello took milliseconds).
 _FAKED_CLOCK_S = 1.0
@@ -270,7 +270,7 @@ class Observer:
             if isinstance(said, dict) and "say" in said:
                 self._on_probe(peer, said)
         except (ValueError, KeyError, TypeError):
-            # Somebody else's bytes, or a probe of another version: what it means is not known.
+            # Foreign bytes, or a probe of another version: what it means is not known.
             return
 
     def _hang_up(self, peer: _Peer) -> None:

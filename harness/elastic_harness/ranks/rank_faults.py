@@ -36,7 +36,7 @@ class RankFaults:
         self._size = size
         self._present = present
         self._waiting: dict[int, Order] = {}
-        self._paused: dict[int, float | None] = {}  # until when, None if nobody said
+        self._paused: dict[int, float | None] = {}  # until when, None: until it is resumed
         self.asked: dict[int, str] = {}
 
     @property

@@ -29,7 +29,7 @@ __all__ = ["STACKS_SIGNAL", "StoreHost", "run_rank", "without_lookups"]
 STACKS_SIGNAL = signal.SIGRTMIN + 12
 _LOOPBACK = "127.0.0.1"
 # As long as torch waits in a process group: the server ends ranks at their limit, which stands
-# still while somebody is in a debugger.
+# still while a debugger is open.
 _WAIT_S = 1800.0
 # What a test has left may be nothing.
 _LEAST_S = 1.0
@@ -124,7 +124,7 @@ class StoreHost:
     def renew(self, limit_s: float) -> int:
         """Let the present store go and host an empty one; return its port.
 
-        Raises Unavailable where nobody could connect to it.
+        Raises Unavailable where no rank could connect to it.
         """
         self._conn.send(max(limit_s, _LEAST_S))
         port: int | str = self._conn.recv()

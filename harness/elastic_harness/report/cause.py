@@ -95,8 +95,8 @@ def failed_first(history: History) -> FailedWorker | None:
 def first_failure(history: History) -> str:
     """Return the job's first failure in one line; empty when there was none.
 
-    Who has failed by itself comes before whom the launcher holds to be the first: that may be a
-    worker that only noticed.
+    A worker that failed by itself comes before the one that the launcher calls the first: that one
+    may only have noticed.
     """
     first, told = failed_first(history), _told_first(history)
     if told and first is not None and first.raised is None:
@@ -122,7 +122,7 @@ def first_failure(history: History) -> str:
 
 
 def node_of_first_failure(history: History) -> str:
-    """Return the node of the job's first failure; empty when there was none, or nobody knows."""
+    """Return the node of the job's first failure; empty when there was none, or it is not known."""
     first = failed_first(history) or _exited_first(history)
     if first is not None:
         return first.node

@@ -81,7 +81,7 @@ def goodput(history: History) -> Goodput | None:
 
 
 def places(history: History) -> tuple[list[str], list[PlaceRow]]:
-    """Return a table of who was where: the titles of the rounds, and a row for each local rank."""
+    """Return a table of ranks by round: the titles of the rounds, and a row for each local rank."""
     worlds = history.worlds.rounds
     titles = [f"round {world.number}: {world.world_size} ranks" for world in worlds]
     keys = {

@@ -143,7 +143,7 @@ def _worker_lanes(history: History, node: str, end: float) -> list[Lane]:
 
 
 def _steps(world: World, worker: WorkerView) -> list[Span]:
-    """Return a worker's steps; nobody knows when the work of its first one began.
+    """Return a worker's steps; when the work of its first one began is not known.
 
     What comes before the first step ends is start-up (imports, process group, checkpoint) too, so
     that the first step is a mark at its end.

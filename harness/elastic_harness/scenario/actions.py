@@ -94,7 +94,7 @@ class PlannedAction(Parameters):
         return None
 
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
-        """Return whom it hits now; raises SelectionEmpty when that is nobody."""
+        """Return its targets now; raises SelectionEmpty if there are none."""
         return Targets()
 
     def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:

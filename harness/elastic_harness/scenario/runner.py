@@ -72,8 +72,9 @@ _HEAL_LIMIT_S = 20.0
 class RunResult:
     """How a run went: `outcome` and `reason` as in `RunEnded`.
 
-    `exit_codes` are the launchers', by node; negative: ended by that signal. `targets` are whom
-    chance has chosen, for a replay. The verdict is in the history: `judgements` reads it there.
+    `exit_codes` are the launchers', by node; negative: ended by that signal. `targets` are the
+    targets drawn at random, for a replay. The verdict is in the history: `judgements` reads it
+    there.
     """
 
     outcome: str
@@ -242,7 +243,7 @@ class Run(EngineRun):
         self._on_fact("engine", "", HarnessFailed(what=what))
 
     def pause_clock(self) -> None:
-        """Let time stand still for the engine, while somebody is in a debugger; the job runs on."""
+        """Stop the engine's clock while a debugger is open; the job runs on."""
         if self._paused_at is None:
             self._paused_at = self._loop.now()
             if self._timer is not None:

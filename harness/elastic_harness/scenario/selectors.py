@@ -1,4 +1,4 @@
-"""Who is meant: `rank 3`, `n2`, `store host`, `random 2`, `minority`, and lists of these.
+"""Selectors of targets: `rank 3`, `n2`, `store host`, `random 2`, `minority`, and lists of these.
 
 A selector is parsed when the scenario is read and resolved when the fault fires, against the run
 as it is then. Every fault asks either for nodes or for workers; a selector that names the other
@@ -49,7 +49,7 @@ _T = TypeVar("_T", NodeRef, WorkerRef)
 
 
 class SelectionEmpty(ElasticError):
-    """A selector meant nobody at the moment when its fault fired."""
+    """A selector was empty at the moment when its fault fired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """One or more terms, and who is not meant."""
+    """One or more terms, and exclusions."""
 
     terms: tuple[Term, ...]
     exclude: tuple[Term, ...] = field(default=())
@@ -125,20 +125,21 @@ class Selector:
         largest_world: int,
         excluded: Sequence[Term] = (),
     ) -> str | None:
-        """Say why this means nobody in any run of this scenario, or return None.
+        """Say why this is empty in every run of this scenario, or return None.
 
         `excluded` is excluded beside the selector's own.
         """
         for term in self.terms:
-            # Workers are the more numerous, where it is not known who is meant.
+            # Workers are the more numerous, where it is not known whether nodes or workers are
+            # meant.
             if term.kind == "random" and term.number > max(len(node_names), largest_world):
                 return f"`{term}` asks for more than there are"
         for term in (*self.exclude, *excluded):
             if term.kind in {"others", "random", "minority", "majority"}:
-                return f"`{term}` cannot be excluded: name who is not meant"
+                return f"`{term}` cannot be excluded: name the nodes or ranks to exclude"
         without = {str(term) for term in (*self.exclude, *excluded)}
         if "all" in without or {str(term) for term in self.terms} <= without:
-            return f"`{self}` means nobody: everybody in it is excluded"
+            return f"`{self}` is empty: all that it names is excluded"
         return None
 
 
@@ -176,7 +177,7 @@ def resolve_nodes(
 ) -> tuple[NodeRef, ...]:
     """Return the nodes meant, in natural order; raises SelectionEmpty when there are none.
 
-    `stream` names the random stream to draw from; `apart_from` is whom `others` are other than.
+    `stream` names the random stream to draw from; `apart_from` is what `others` excludes.
     """
     excluded = {n.name for term in selector.exclude for n in _nodes_of(term, situation)}
     pool = tuple(node for node in situation.members if node.name not in excluded)
@@ -188,7 +189,7 @@ def resolve_nodes(
             chosen |= {node.name for node in _sample(pool, count, draw, term)}
         elif term.kind == "others":
             if apart_from is None:
-                raise SelectionEmpty("`others` has nobody to be other than here")
+                raise SelectionEmpty("`others` needs another side here")
             chosen |= {node.name for node in pool if node.name not in apart_from}
         else:
             chosen |= {node.name for node in _nodes_of(term, situation)} - excluded
@@ -228,7 +229,7 @@ def _parse_term(text: str) -> Term:
         return Term(kind="rank host" if found[2] else "rank", number=int(found[1]))
     if found := re.fullmatch(r"random (\d+)", words):
         if found[1] == "0":
-            raise UsageError("`random 0` selects nobody: ask for one or more")
+            raise UsageError("`random 0` is empty: ask for one or more")
         return Term(kind="random", number=int(found[1]))
     if _NODE_NAME.fullmatch(words):
         return Term(kind="node", name=words)
@@ -270,7 +271,7 @@ def _nodes_of(term: Term, situation: Situation) -> tuple[NodeRef, ...]:
         case "gateway":
             names = set()  # it is no node: see `link_fault.ends_of`
         case "others" | "random" | "minority" | "majority":
-            raise SelectionEmpty(f"`{term}` cannot be excluded: name who is not meant")
+            raise SelectionEmpty(f"`{term}` cannot be excluded: name the nodes or ranks to exclude")
         case _:
             assert_never(term.kind)
     return tuple(node for node in situation.nodes if node.name in names)
@@ -306,4 +307,4 @@ def _sample(
 def _nobody(selector: Selector, situation: Situation) -> str:
     nodes = ", ".join(node.name for node in situation.nodes) or "none"
     ranks = ", ".join(str(worker.rank) for worker in situation.workers) or "none"
-    return f"`{selector}` means nobody now: nodes up are {nodes}; live ranks are {ranks}"
+    return f"`{selector}` is empty now: nodes up are {nodes}; live ranks are {ranks}"

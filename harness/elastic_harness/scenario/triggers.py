@@ -215,7 +215,7 @@ def _when_kind(value: object) -> str:
     return "writing" if "writing" in keys else "condition"
 
 
-# What an entry may wait for: to hold somebody in the middle of a write takes an entry.
+# What an entry may wait for: to hold a process in the middle of a write takes an entry.
 When = Annotated[
     Annotated[WritingCondition, Tag("writing")] | Annotated[Condition, Tag("condition")],
     Discriminator(_when_kind),

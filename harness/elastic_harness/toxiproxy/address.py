@@ -27,11 +27,11 @@ __all__ = [
 
 _BACKLOG = 4096
 _ACCEPTS_AT_ONCE = 64
-# When the process has no descriptor left, those who wait keep the listener readable.
+# When the process has no descriptor left, waiting clients keep the listener readable.
 _PAUSE_S = 0.1
 _OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 # The kernel itself gives up after about 130 s. A test has long ended by then, and a client that is
-# told after a minute still learns that nobody is there.
+# told after a minute still learns that nothing is there.
 _DIAL_TIMEOUT_S = 60.0
 # Lookups under way at once. More of them would be a proxy with a wrong upstream under load.
 _MAX_LOOKUPS = 16
@@ -156,7 +156,7 @@ OpenSocket = Callable[[Callable[[socket.socket | None], None]], None]
 class Dial:
     """One attempt to connect; calls back once, unless cancelled.
 
-    With `open_socket` the socket is one that somebody else opens, in another network than ours;
+    With `open_socket` the socket is opened by the caller, in another network than ours;
     None instead of a socket is a refusal. A name is looked up by a thread, so that the loop must be
     one that threads may wake (`enable_thread_wakeup`).
     """
@@ -254,7 +254,7 @@ class Dial:
         except OSError:
             return  # not yet: what was ready is an older descriptor with this number
         if is_own:
-            # Where nobody listens, TCP can happen to connect a socket with itself.
+            # Without a listener, TCP can happen to connect a socket with itself.
             self._try_next()
             return
         connected, self._socket = self._socket, None

@@ -1,7 +1,7 @@
 """The client of a Toxiproxy server, ours or another: `toxiproxy-python` with its faults mended.
 
 The names, methods and exceptions are those of the package `toxiproxy` (0.1.1), so that code and
-habits carry over. What differs, because it cost somebody an afternoon each time:
+habits carry over. What differs, because each cost a user an afternoon:
 
 - each client has a server of its own; the package keeps host and port for the whole process
 - every call ends within `timeout_s`, and goes to that server whatever HTTP_PROXY says

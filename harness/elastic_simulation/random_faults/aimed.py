@@ -35,7 +35,7 @@ from pytest_elastic.rendezvous import ports
 
 __all__ = ["AIMED_FAULTS"]
 
-# What somebody states, or is told, at such a moment; a commit shows when its first workers start.
+# What a node states, or is told, at such a moment; a commit shows when its first workers start.
 _MOMENTS: dict[str, tuple[type[object], ...]] = {
     "on start": (ports.StartWorkers,),
     "on election": (events.CoordinatorStarted,),
@@ -44,7 +44,7 @@ _MOMENTS: dict[str, tuple[type[object], ...]] = {
     "on proposal": (events.RoundSealed,),
 }
 _Step = tuple[float | None, Act]
-"""What is done so long after the one before; None: when somebody stops deciding."""
+"""What is done so long after the one before; None: when a leader steps down."""
 
 
 def _draw(fault: InjectedFault) -> random.Random:
@@ -125,9 +125,9 @@ def _any(target: Target, draw: random.Random) -> list[_Step]:
 
 
 def _script(target: Target, draw: random.Random) -> list[_Step]:
-    """Return links to begin with, somebody who stops deciding then, and links as it does.
+    """Return links to cut first, a leader that steps down then, and links to cut as it does.
 
-    Who may be heard of by whom is what matters then, for as long as a lease.
+    Which nodes hear of which matters then, for as long as a lease.
     """
     lease_s = target.world.config.lease_s
     steps: list[_Step] = []
@@ -156,7 +156,7 @@ def _soon(target: Target, draw: random.Random) -> float:
 
 
 def _at_parting(target: Target, act: Callable[[Process], None]) -> None:
-    """Do something when somebody stops deciding, before anybody hears of it."""
+    """Do something when a leader steps down, before any node hears of it."""
     world = target.world
 
     def look(process: Process, said: object) -> None:

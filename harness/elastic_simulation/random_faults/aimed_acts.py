@@ -79,12 +79,12 @@ def _pause(target: Target, process: Process, draw: random.Random) -> str:
 
 
 def depose(target: Target, process: Process, draw: random.Random) -> str:
-    """Show a coordinator a record of a higher term: somebody was elected, and is lost (R11.4)."""
+    """Show a coordinator a record of a higher term, as if its leader was lost (R11.4)."""
     coordinator, ahead = process.leader, draw.choice([1, 1, 2, 6])
     if not target.world.config.has_succession or coordinator is None or not process.is_alive:
         return ""
     if not target.world.starts or process.is_frozen:
-        return ""  # who has committed nothing has nobody who could follow
+        return ""  # a leader that has decided nothing has no successor
     return f"depose {process.name} by term {target.world.show_newer(process, ahead)}"
 
 
@@ -157,7 +157,7 @@ def _narrow(target: Target, process: Process, draw: random.Random) -> str:
 
 
 def swap(target: Target, process: Process, draw: random.Random) -> str:
-    """Cut all off whom the leader hears, and, most often, give it those that it does not."""
+    """Cut off the nodes that the leader hears, and, most often, let it hear the others."""
     world, others = target.world, _others(target, process.name)
     heard = [other for other in others if (other, process.name) not in world.cut_links]
     if draw.random() < 0.6:

@@ -56,7 +56,7 @@ class Tally:
         self.endings[outcome.ending] += 1
 
     def merge(self, other: Tally) -> None:
-        """Count what somebody else has counted."""
+        """Add the counts of another tally."""
         self.runs += other.runs
         self.counted += other.counted
         self.faults += other.faults

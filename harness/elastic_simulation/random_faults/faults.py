@@ -261,7 +261,7 @@ def _endpoint(target: Target, fault: InjectedFault) -> str:
 
 
 def _hosts_forget(target: Target, fault: InjectedFault) -> str:
-    """Let hosts forget all, and begin apart from those who run the job; R12 promises one job."""
+    """Let hosts forget all, and begin apart from the running job's nodes; R12 promises one job."""
     if not target.world.starts or not target.has_succession:
         return ""
     several = target.world.endpoints is not None
@@ -297,9 +297,9 @@ def _several_forget(target: Target, fault: InjectedFault) -> str:
 
 
 def _the_host_forgets(target: Target, fault: InjectedFault) -> str:
-    """Cut the power of the only host; it is back a lease later, with all who are in no round.
+    """Cut the power of the only host; it is back a lease later, with all nodes outside the round.
 
-    There are spares among them, and too few who are new, or `may_come` says no.
+    There are spares among them, and too few new nodes, or `may_come` says no.
     """
     world, host = target.world, target.world.host
     if host is None or not host.is_alive or target.is_needed(host):

@@ -30,8 +30,8 @@ _DONE = frozenset({LeaderPhase.ENDING, LeaderPhase.OVER, LeaderPhase.DEPOSED})
 class Exemption(Enum):
     """Why a job need not go on that is as well as it can be: the rule, and what it says."""
 
-    ENDED = "R10: the job has ended, and everybody who was in it knows"
-    TOO_FEW = "R2: fewer than `min_nodes` are here, who wait for the join timeout"
+    ENDED = "R10: the job has ended, and all nodes that were in it know"
+    TOO_FEW = "R2: fewer than `min_nodes` are here, and wait for the join timeout"
     UNFOUNDED = "R12: too few endpoints are served"
     FEW_NEW = "R12: fewer than `min_nodes` are new here, or of a round that the mark tells of"
     MINORITY = "R11: no quorum of the last decided record is here"
@@ -41,7 +41,7 @@ class Exemption(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What is not well yet; None if everything is. `exemption`: why nobody need go on, if so."""
+    """What is not well yet, None if all is; and as `exemption` why the job need not go on."""
 
     problem: str | None = None
     exemption: Exemption | None = None
@@ -57,15 +57,15 @@ def health_of(
     """Say what is not well yet, and what is exempt.
 
     `left_out` is a node that stays out of reach; `is_host_lost` says that the leader of a job
-    without succession is gone, so that everybody has to notice. `healed_at` is since when all
-    others can reach each other, and nobody stands still.
+    without succession is gone, so that all nodes have to notice. `healed_at` is since when all
+    others can reach each other, and none is frozen.
     """
     processes = world.every_process
     if any(process.is_frozen for process in processes if process.is_alive):
-        return Health(problem="somebody is still frozen")
+        return Health(problem="a node is still frozen")
     host, config = world.host, world.config
     if host is None:
-        return Health(problem="nobody has started yet")
+        return Health(problem="no node has started yet")
     here = [p for p in processes if p.is_alive and p.name != left_out]
     living = [p for p in here if p.agent.over is None]
     if config.is_granted:
@@ -87,7 +87,7 @@ def health_of(
 
 
 def seems_over(world: World) -> bool:
-    """Tell whether nobody is left to whom anything could happen."""
+    """Tell whether no node is left in the job."""
     return not any(p.is_alive and p.agent.over is None for p in world.every_process)
 
 
@@ -133,26 +133,26 @@ def _health_of_successors(
     if gone:
         return Health(problem=f"{gone} have left, and still decide")
     aware = [p for p in over if _knows_the_end(p) and p.name != left_out]
-    # An end that nobody knows any more, as all who could tell it were lost, is decided again (R10).
+    # An end may be decided again if all nodes that knew it were lost (R10).
     tellers = [process for process in aware if _could_tell(process, healed_at)]
     if tellers:
         ended_at = min(process.agent.timed_notices[-1][0] for process in aware)
-        # They are asked by who knows them, and where the endpoint is served by everybody.
+        # Nodes that know them ask them; if the endpoint is served, all nodes do.
         is_served = _is_served(world, left_out)
         asking = [p for p in living if is_served or any(_knows(p, each) for each in tellers)]
         return _after_the_end(world, asking, ended_at)
-    everybody = living
+    all_living = living
     if not _is_served(world, left_out):
-        # New nodes find a job at its endpoint, and by nobody else. A node may know none of those
-        # who are left, or none of those who know them. Both go on looking.
+        # New nodes find a job at its endpoint only. A node may know none of the nodes that are
+        # left, or none that knows them. Both go on looking.
         living = _who_can_meet([p for p in living if p.agent.belongs])
     health = _running(world, living)
-    exemption = _why_nobody_leads(everybody, world) if health.problem is not None else None
+    exemption = _why_none_leads(all_living, world) if health.problem is not None else None
     return health if exemption is None else Health(exemption=exemption)
 
 
 def _after_the_end(world: World, living: Sequence[Process], ended_at: float) -> Health:
-    """Judge those who were in the job, and those who came later: they are another job."""
+    """Judge the nodes that were in the job, and those that came later: they are another job."""
     since = [(p, p.agent.belongs_since) for p in living]
     old = [p for p, at in since if at is not None and at <= ended_at]
     health = _unaware(old)
@@ -169,7 +169,7 @@ def _leads_after_it_left(process: Process) -> bool:
 
 
 def _could_tell(process: Process, healed_at: float) -> bool:
-    """Tell whether a node that knew the end could have told it to all whom it could reach."""
+    """Tell whether a node that knew the end could have told it to all that it could reach."""
     config = process.world.config
     if process.left_at is None:
         return process.is_alive
@@ -179,7 +179,7 @@ def _could_tell(process: Process, healed_at: float) -> bool:
 
 
 def _who_can_meet(living: Sequence[Process]) -> Sequence[Process]:
-    """Return those who find each other, as one of two asks the other; of several groups one.
+    """Return the nodes that find each other, as one of two asks the other; of several groups one.
 
     That of a leader, or the largest.
     """
@@ -202,12 +202,12 @@ def _knows(process: Process, other: Process) -> bool:
         if leader.incarnation == incarnation:
             return True
         if not leader.is_founding:
-            return False  # who follows somebody, as a leader follows itself, asks nobody
+            return False  # a node with a leader (a leader follows itself) asks no other
     return any(peer.incarnation == incarnation for peer in follower.peers)
 
 
-def _why_nobody_leads(living: Sequence[Process], world: World) -> Exemption | None:
-    """Tell whether those who are here may go on; if not, by which rule."""
+def _why_none_leads(living: Sequence[Process], world: World) -> Exemption | None:
+    """Tell whether the living nodes may go on; if not, by which rule."""
     voters: list[Voter] = [p.follower.voter for p in living]
     present = {voter.incarnation for voter in voters}
     seats = {voter.seat for voter in voters}
@@ -263,7 +263,7 @@ def _newest_that_has_ended(world: World, host: Process) -> int:
 
 
 def _knows_the_end(process: Process) -> bool:
-    """Tell whether a node was told how the job has ended, by somebody's decision."""
+    """Tell whether a node was told how the job has ended, by a leader's decision."""
     over = process.agent.over
     return over is not None and over.result in {"succeeded", "failed"}
 

@@ -128,7 +128,7 @@ class PlanRun:
             world.run(_LOOK_S)
 
     def _end_a_round(self) -> bool:
-        """Hit one of those who run, for another round to follow; tell whether that was done."""
+        """Hit a running node, for another round to follow; tell whether that was done."""
         world, target = self.world, self._target
         if not any(p.agent.progresses for p in world.every_process):
             return False
@@ -255,7 +255,7 @@ class PlanRun:
         alive = sorted(n for n, p in world.processes.items() if p.is_alive)
         names = [n for n in alive if host is not None and n != host.name]
         if host is not None and world.marks.is_at(host.name) and not host.agent.belongs:
-            return  # who is silent for good is taken for lost by a host that comes back (R12)
+            return  # a node that stays silent is taken for lost by a host that comes back (R12)
         if not self.plan.damage or host is None or len(names) < world.config.min_nodes:
             return
         name = names[self.plan.seed % len(names)]

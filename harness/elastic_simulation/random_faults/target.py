@@ -33,7 +33,7 @@ class Target:
 
     @property
     def has_succession(self) -> bool:
-        """Whether the job outlives its coordinator, so that nobody has to be spared."""
+        """Whether the job outlives its coordinator, so that no node has to be spared."""
         return self.world.config.outlives_coordinator
 
     @property
@@ -41,14 +41,15 @@ class Target:
         """Whether one more node that knows of no job may be there.
 
         With `min_nodes` of them, a host that comes back at the endpoint without a mark begins the
-        job anew beside its survivors, while these elect: nobody it can ask knows better (R12).
+        job anew beside its survivors, while these elect: no node that it can ask knows better
+        (R12).
         """
         return may_come(self.world)
 
     @property
     def host(self) -> str:
-        """The node that decides; the endpoint's where nobody does."""
-        assert self.world.host is not None, "somebody hosts the rendezvous"
+        """The leader's node; the endpoint's host if there is no leader."""
+        assert self.world.host is not None, "a node hosts the rendezvous"
         deciding = [p for p in self.world.every_process if p.is_alive and p.leader is not None]
         if not ((self.has_succession or self.world.has_several_endpoints) and deciding):
             return self.world.host.name
@@ -98,7 +99,7 @@ class Target:
         if not world.config.has_succession:
             return False
         if not world.starts:
-            return process is world.host  # nobody else can begin the job
+            return process is world.host  # no other node can begin the job
         roster = max((a for _, a in world.starts), key=lambda a: a.round).roster
         present = {p.node.incarnation for p in left if p.agent.drain_grace_s is None}
         return 2 * sum(entry.incarnation in present for entry in roster) <= len(roster)

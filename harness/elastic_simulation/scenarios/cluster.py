@@ -56,7 +56,7 @@ SIMULATED = Capabilities(
 # A node is up, and its agent has been executed, this long after it was asked for.
 _START_S = 0.05
 _AGENT_S = 0.2
-# A process that has ended is noticed this much later: nobody acts on it in a shorter time.
+# A process that has ended is noticed this much later: real nodes do not act on it sooner.
 _LOOK_S = 0.005
 _SLOTS = "--nproc-per-node="
 
@@ -206,7 +206,7 @@ class SimulatedCluster:
         return settled(handle)
 
     def on_exit(self, process: Process) -> None:
-        """Take note that a launcher of the world has ended."""
+        """Note that a launcher of the world has ended."""
         for launcher in list(self._launchers.values()):
             if launcher.process is process:
                 self._exited(launcher, self.world.exit_codes[process.node.incarnation])
@@ -332,7 +332,7 @@ class SimulatedLinks:
             if cut is None:
                 self._heal(pair)
             elif cut is LinkMode.REJECT:
-                # Who is refused hears so, and so does who would have been spoken to.
+                # Both sides of a rejected link notice.
                 self._rejected.add(pair)
                 self._world.reject(pair[0], [pair[1]])
                 self._world.network.block(pair, 0)

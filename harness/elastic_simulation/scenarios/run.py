@@ -169,7 +169,7 @@ def _seconds_of(option: str, options: str, default: float) -> float:
 
 
 def _stage_plan(plan: Plan, directory: str) -> StagePlan:
-    """Return what is launched: the same command as on real nodes, but for what nobody looks at."""
+    """Return what is launched: the same command as on real nodes, but for what is not simulated."""
     scenario = plan.scenario
     job = scenario.job
     return StagePlan(

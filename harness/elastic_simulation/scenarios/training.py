@@ -1,7 +1,7 @@
 """What workers of a simulated job do: say hello, form a group, make steps, checkpoint, end.
 
 A model of a data-parallel script such as `examples/train.py`: all ranks of a round make a step
-together, or nobody does. A step waits while a worker is stopped, held at a step, or cannot reach
+together, or none does. A step waits while a worker is stopped, held at a step, or cannot reach
 another one. The checkpoint is shared; rank 0 writes it every so many steps, and when a rank was
 told to leave (SIGTERM), after the step at which all ranks have heard of it.
 """
@@ -82,7 +82,7 @@ class Round:
     step: int = 0
     stepped_at: float = 0.0
     leavers: set[str] = field(default_factory=set)
-    is_settled: bool = False  # it has ended in order: who is left waits to be stopped
+    is_settled: bool = False  # it has ended in order: the workers that are left wait to be stopped
     held_once: set[tuple[int, int, int]] = field(default_factory=set)
 
     @property
@@ -178,7 +178,7 @@ class Training:
         self._later(self.script.step_s, lambda: self._go_on(round_))
 
     def gone(self, pid: int, exit_code: int = -9) -> None:
-        """Take note that a worker is dead, and how it ended."""
+        """Note that a worker is dead, and how it ended."""
         worker = self.workers.get(pid)
         if worker is None or not worker.is_alive:
             return

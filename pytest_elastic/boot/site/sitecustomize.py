@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 (a folder of PYTHONPATH, not a package)
 """Hold this interpreter inside site initialisation when it was started to be a warm one.
 
-This folder is put first on PYTHONPATH by `pytest_elastic.boot.spawn`, and by nobody else. When the
+This folder is put first on PYTHONPATH by `pytest_elastic.boot.spawn`, and by nothing else. When the
 roles played here end in a program, the program's own `sitecustomize` takes this module's place; if
 there is none, an ImportError tells `site` so, in the words it expects, and nothing of us is left.
 """

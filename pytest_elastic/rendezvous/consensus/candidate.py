@@ -1,6 +1,6 @@
 """One node's attempt to be elected, because the leader is lost.
 
-    IDLE       somebody leads
+    IDLE       there is a leader
     WAITING    until it is this node's turn, or for the next try
     PRE_VOTE   asks what votes it would get; nothing is promised (Raft thesis, 9.6)
     VOTE       asks for votes, under a term above all that it has heard of
@@ -89,7 +89,7 @@ class Candidate:
         return None if self.phase is Candidacy.IDLE else self._wake_at
 
     def hear_of_term(self, counter: int) -> None:
-        """Take note that somebody has promised a term: a lower one would not be obeyed."""
+        """Note that a node has promised a term: a lower one would not be obeyed."""
         self._counter = max(self._counter, counter)
 
     # --- standing ----------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class Candidate:
     def stand(self, now: float, lost: str, *, at_once: bool = False) -> None:
         """Begin, unless this goes on already; `lost` is the incarnation of the leader that is.
 
-        `at_once`: the leader has named this node (leadership transfer), or nobody else votes.
+        `at_once`: the leader has named this node (leadership transfer), or there is no other voter.
         """
         if self.phase is not Candidacy.IDLE or self._voter.base is None:
             return
@@ -116,7 +116,7 @@ class Candidate:
         self._wake_at = now if at_once else now + place * (self.stagger_s + self._jitter_s())
 
     def withdraw(self) -> None:
-        """Stop: somebody leads."""
+        """Stop: there is a leader."""
         if self.phase is not Candidacy.IDLE:
             self._become(Candidacy.IDLE)
         self._request = self.leader = self.reached = None
@@ -154,7 +154,7 @@ class Candidate:
         return other in order and (own not in order or order.index(other) < order.index(own))
 
     def advance(self, now: float) -> list[AskVote]:
-        """Do what time asks for; return whom to ask."""
+        """Do what is due; return the votes to ask for."""
         if self.phase is Candidacy.WAITING and now >= self._wake_at:
             is_pre_vote = not self._skips_pre_vote
             self._skips_pre_vote = False
@@ -283,7 +283,7 @@ class Candidate:
         return newest if newest.rank > base.rank else None
 
     def _may_be_decided(self, pending: Record) -> bool:
-        """Tell whether the pending record may be decided, as far as those who agree can tell."""
+        """Tell whether the pending record may be decided, as far as its voters are known."""
         assert self._base is not None, "a candidate knows a decided record"
         never = [
             voter
@@ -305,7 +305,7 @@ class Candidate:
         """Whether this node is a voter.
 
         Another may lead as well, but promises itself nothing before it is elected: it could not
-        follow the one whom the voters elect meanwhile, which would have to stand again.
+        follow the leader that the voters elect meanwhile, which would have to stand again.
         """
         own = {self._voter.incarnation, self._voter.seat}
         return not own.isdisjoint(self._voters())
@@ -335,7 +335,7 @@ class Candidate:
     def _may_found(self) -> bool:
         """Tell whether hosts that may have voted before, and have forgotten it, may count (R12).
 
-        All of them may: nobody is left who knows more. Else each has been up for as long as the
+        All of them may: no other host could know more. Else each has been up for as long as the
         survivors of a running job take to announce themselves there.
         """
         assert self._base is not None, "a candidate knows a decided record"

@@ -1,7 +1,7 @@
-"""What a follower does about a leader that is lost: stand, vote, lead, or follow somebody else.
+"""What a follower does about a lost leader: stand, vote, lead, or follow another leader.
 
 It holds what passes between the candidate, the voter and the connection: when it is time to stand,
-what is answered to those who ask, and what a leader begins with that was elected here.
+how a vote request is answered, and what a leader elected here begins with.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Elections(Part):
         self._group = group
         self._bootstrap: Bootstrap | None = None  # what a host was told last
         self._began_at = 0.0
-        self._alone_since: float | None = None  # it gave way, and follows nobody
+        self._alone_since: float | None = None  # since it gave way without following another
         self._is_quorum_missed = False
 
     def bootstrap(self, bootstrap: Bootstrap, node: Node, now: float) -> None:
@@ -66,9 +66,9 @@ class Elections(Part):
         self._voter.seat, self._voter.base = self._bootstrap.seat, self._bootstrap.base
 
     def _found_again(self, now: float) -> None:
-        """Be like a host that is back, if nobody is found for whom this one has given way (R12).
+        """Become a host that may found again, if the leader it gave way to is not found (R12).
 
-        Not where such a one may be leading others out of reach, and nobody else has to agree.
+        Not where that leader may be leading others out of reach and needs no agreement of others.
         """
         host, voter = self._bootstrap, self._voter
         if host is None or voter.base is not None or voter.record is not None:
@@ -82,7 +82,7 @@ class Elections(Part):
             self._may_found_from(now)
 
     def end(self) -> None:
-        """Take note that this node follows a leader."""
+        """Note that this node follows a leader."""
         self._candidate.withdraw()
         self._alone_since = None
         self._is_quorum_missed = self.has_leader_left = False
@@ -119,11 +119,11 @@ class Elections(Part):
         if self._connection.is_provisional:
             return True
         if held_until is None:
-            return self._bootstrap is not None  # nobody was ever followed
+            return self._bootstrap is not None  # it has never followed a leader
         return self._connection.has_lost_leader(now) or self._deadlines.is_due(held_until, now)
 
     def _lead_if_elected(self, node: Node, now: float) -> bool:
-        """Lead if an election was won, and follow what leads here like everybody else."""
+        """Lead if an election was won, and follow this leader as all other nodes do."""
         elected, self._candidate.elected = self._candidate.elected, None
         if elected is None:
             return False
@@ -148,7 +148,7 @@ class Elections(Part):
         return True
 
     def _tell_quorum_missed(self, now: float) -> None:
-        # Who has voted was reached by a candidate, and may hear of its election in a moment.
+        # A node that voted was reached by a candidate, and may hear of its election in a moment.
         has_voted = self._voter.voted_for_another_since(now - self._settings.lease_s)
         if self._candidate.reached is None or self._is_quorum_missed or has_voted:
             return

@@ -1,7 +1,7 @@
-"""The leader's record: what is proposed, who has accepted it, and until when it may lead.
+"""The leader's record: what is proposed, which voters accepted it, how long the leader may lead.
 
 A new leader first proposes the newest record again, under its own term, decided or not. Its own
-proposals it may withdraw, as nobody else counts who has accepted them; what it found it may not.
+proposals it may withdraw, as no other node counts their acceptances; what it found it may not.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Recovered:
     """What a new leader goes on with.
 
     `base` is decided. `record` is the same one, or one on it that may be, and is proposed again.
-    `started` is where the store of its round is, None if nobody knows that it was started.
-    `heard_at` is when each of those who voted was asked, `contact_at` when one of them last heard a
+    `started` is where the store of its round is, None if no voter knows that it was started.
+    `heard_at` is when each voter that answered was asked, `contact_at` when one last heard a
     leader, and `began_at` when this node began to look for the job; `mark` is what it found on its
-    machine then. `granted_until`: how long it may lead, where somebody outside says so. `seats`
+    machine then. `granted_until`: how long it may lead, where an external service says so. `seats`
     says which incarnation of each host has voted for it.
     """
 
@@ -53,7 +53,7 @@ class Recovered:
 
     @property
     def known(self) -> Sequence[Node]:
-        """Everybody who may look for a leader now."""
+        """All nodes that may be looking for a leader now."""
         entries = {entry.incarnation: entry for entry in (*self.base.roster, *self.record.roster)}
         return tuple(entries.values())
 
@@ -72,19 +72,19 @@ class Replication:
         self.number = max(base.number, self.newest.number)
         """The number of the newest proposal."""
         self.round = max(self.newest.round, recovered.number)
-        """The highest number of a round that anybody is known to have used."""
+        """The highest round number that any node is known to have used."""
         self._settings = settings
         self._own = own
         self._term = recovered.term
         self._accepted: set[str] = set()
         self._proposed_at = now
         self._heard_at = dict(recovered.heard_at)
-        self._seats = dict(recovered.seats)  # whom an incarnation stands for in a founding record
+        self._seats = dict(recovered.seats)  # the voters of a founding record, by incarnation
         self._since = self._looked_at = float("-inf")
         self._stale_s = settings.beat_interval_s / 8
         granted_until = recovered.granted_until
         self._granted_until = _NEVER if granted_until is None else granted_until
-        self._written = self._asked = 0  # numbers of records, where somebody outside decides
+        self._written = self._asked = 0  # numbers of records, where an external service decides
         self._is_concluded = False
 
     @property
@@ -107,7 +107,7 @@ class Replication:
         return self.number
 
     def next_round(self) -> int:
-        """Return a number for a round that nobody has used."""
+        """Return an unused number for a round."""
         self.round += 1
         return self.round
 
@@ -135,7 +135,7 @@ class Replication:
         return record
 
     def message(self) -> AppendRecord:
-        """Return what is sent to those who are to accept the newest record."""
+        """Return the message that asks voters to accept the newest record."""
         return AppendRecord(term=self._term, record=self.newest, base=self.base)
 
     def withdraw(self) -> None:
@@ -144,7 +144,7 @@ class Replication:
         self.pending = None
 
     def take_acceptance(self, incarnation: str, number: int) -> None:
-        """Take note that a voter has accepted the newest record."""
+        """Note that a voter has accepted the newest record."""
         if self.pending is not None and number == self.pending.number:
             self._accepted |= {incarnation, self._seats.get(incarnation, incarnation)}
             self.hear(incarnation, self._proposed_at)
@@ -164,7 +164,7 @@ class Replication:
         return is_new
 
     def take_written(self, number: int) -> None:
-        """Take note that the record of a number is written down."""
+        """Note that the record of a number is written down."""
         self._written = max(self._written, number)
 
     def is_agreed(self, agreeing: Collection[str]) -> bool:
@@ -205,18 +205,18 @@ class Replication:
     # --- the leader's lease ------------------------------------------------------------------
 
     def hear(self, incarnation: str, sent_at: float) -> None:
-        """Take note that a member has answered what we sent at `sent_at`."""
+        """Note that a member has answered what we sent at `sent_at`."""
         if sent_at >= self._heard_at.get(incarnation, sent_at):
             self._heard_at[incarnation] = sent_at
             if self._seats and incarnation in self._seats:
                 self._heard_at[self._seats[incarnation]] = sent_at
 
     def extend(self, until: float) -> None:
-        """Take note until when the lease is granted, where that is done from outside."""
+        """Note until when an external service grants the lease."""
         self._granted_until = until
 
     def conclude(self) -> None:
-        """Need nobody's answers any more: the end is decided."""
+        """Stop needing answers: the end is decided."""
         self._is_concluded = True
 
     @property

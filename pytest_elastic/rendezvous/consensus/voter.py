@@ -42,7 +42,7 @@ class Voter:
 
     @property
     def is_bound(self) -> bool:
-        """Whether anybody counts on what was promised: a vote was given, or a record accepted."""
+        """Whether another node relies on a promise: a vote was given, or a record accepted."""
         return self.record is not None or bool(self._voted_for)
 
     @property
@@ -50,7 +50,7 @@ class Voter:
         """Whether this is the host of one of several endpoints, and in no job yet."""
         return bool(self.seat) and self.record is None
 
-    # --- whom to obey ------------------------------------------------------------------------
+    # --- which leader to obey ----------------------------------------------------------------
 
     def may_follow(self, term: Term) -> bool:
         """Tell whether the leader of a term may be obeyed."""
@@ -62,13 +62,13 @@ class Voter:
         self.term = term
 
     def give_way(self) -> None:
-        """Found no job any more, and stand by no vote on that: somebody else leads one."""
+        """Stop founding a job, and forget votes for that: another node leads one."""
         if self.record is None and self.base is not None:
             self.base = None
             self.term, self._voted_for, self._voted_at = NO_TERM, "", float("-inf")
 
     def hear_of(self, number: int, restarts_used: int = 0) -> None:
-        """Take note that there is a round of that number, and what it had used."""
+        """Note that there is a round of that number, and what it had used."""
         self.number = max(self.number, number)
         self.restarts_used = max(self.restarts_used, restarts_used)
 
@@ -87,7 +87,7 @@ class Voter:
         return True
 
     def learn_decided(self, decided: m.RecordDecided) -> bool:
-        """Take note that the accepted record is decided; tell whether it is that one."""
+        """Note that the accepted record is decided; tell whether it is that one."""
         if self.record is None or self.record.number != decided.number:
             return False
         self.base = self.record
@@ -114,7 +114,7 @@ class Voter:
         return self._voted_at >= moment and self._voted_for != self.incarnation
 
     def contact_but_with(self, candidate: str) -> float | None:
-        """Return the latest contact on which somebody else may count: a vote is one.
+        """Return the latest contact on which another leader may rely: a vote is one.
 
         The node that it elected may have led since; a candidate knows whether it has itself.
         """
@@ -130,9 +130,9 @@ class Voter:
         leader: m.LeaderAddress | None,
         patience_s: float,
     ) -> m.VoteAnswer:
-        """Answer a candidate. `leader`: whom this node follows, with a lease that holds.
+        """Answer a candidate. `leader`: the one this node follows, with a lease that holds.
 
-        `patience_s`: for how long somebody may still be well, 0 if nobody is.
+        `patience_s`: for how long another leader may still hold a lease, 0 if none can.
         """
         if request.run_id != self._settings.run_id:
             return self._answer_to_another_run()
@@ -181,7 +181,7 @@ class Voter:
         if leader is not None:
             return f"{leader.name} leads, under term {leader.term.counter}"
         if patience_s > 0:
-            return "somebody else may lead"
+            return "another node may lead"
         if not request.is_pre_vote and request.term < self.term:
             return f"term {self.term.counter} was promised"
         return ""

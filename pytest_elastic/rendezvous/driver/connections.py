@@ -1,7 +1,7 @@
 """A node's connections: those that others make to its port, and its follower's one to the leader.
 
 At the port, the first message says what a visitor wants: a follower asks the leader to join, if one
-runs here, and stays; anybody else asks one question. Until it has joined, a visitor is a stranger:
+runs here, and stays; any other asks one question. Until it has joined, a visitor is a stranger:
 followers are served before it, and what all strangers make this process hold is bounded.
 """
 
@@ -31,7 +31,7 @@ _MAX_STRANGERS = 1024
 _MAX_HELD_BYTES = 8 * 1024 * 1024
 # Connections that are accepted in one turn of the loop, beside what other strangers have said.
 _ACCEPTED_A_TURN = 8
-# Without descriptors, and nobody to let go: how long those who come wait in the kernel.
+# Without free descriptors or strangers to drop: how long new connections wait in the kernel.
 _NO_ROOM_S = 0.1
 # A scanner comes a thousand times: each host is told of once in so long, and so many hosts at most.
 _SAY_AGAIN_S = 60.0
@@ -40,7 +40,7 @@ _MAX_SAID = 64
 
 @dataclass(slots=True)
 class _Visitor:
-    """A connection that somebody made to our port."""
+    """A connection to our port."""
 
     channel: AgentChannel
     patience: Timer
@@ -100,7 +100,7 @@ class Reception:
         self.open()
 
     def send(self, connection: int, message: object) -> None:
-        """Say something to a visitor who may have gone."""
+        """Send a message to a visitor that may have gone."""
         if visitor := self._visitors.get(connection):
             visitor.channel.send(encode(message))
 
@@ -114,7 +114,7 @@ class Reception:
                 self._loop.call_at(self._loop.now() + self._patience_s, visitor.channel.close)
 
     def dismiss_members(self) -> None:
-        """End the connections of all followers: nobody leads here any more."""
+        """End the connections of all followers: this node leads no more."""
         for connection in [c for c, visitor in self._visitors.items() if visitor.has_joined]:
             self.disconnect(connection)
 
@@ -353,7 +353,7 @@ class Uplink:
             self._channel.close()
             self._channel = None
         if unwelcome is not None and not self._was_welcome:
-            # Nobody signed this, and a follower would not be driven out by it; a newcomer whose
+            # This is unsigned, and must not drive out a follower; but a newcomer whose
             # token is missing or another is told at once.
             refusal = m.Dismissed(term=NO_TERM, reason=unwelcome, is_final=True)
             self._tell_follower(v.MessageReceived(message=refusal))

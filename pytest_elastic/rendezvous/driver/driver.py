@@ -1,7 +1,7 @@
 """Performs what the machines of one node decide: sockets, timers, and a registry to be found in.
 
-Every agent listens on one port. Who connects says with the first message what it wants: a follower
-asks to join the leader (if it runs here), anybody may ask for a vote or for what this node knows.
+Every agent listens on one port. The first message of a connection says what it wants: a follower
+asks to join the leader (if it runs here), any peer may ask for a vote or for what this node knows.
 The leader's own follower talks to it in memory, over a connection with an id like any other.
 
 Inputs are queued and handed to the machines one at a time, so that the commands of one step are
@@ -114,7 +114,7 @@ class NodeRendezvous:
         self.tell_follower(request)
 
     def close(self, on_closed: Callable[[], None]) -> None:
-        """Take no further part; calls back when nobody needs this node any more.
+        """Take no further part; calls back when no other node needs this one any more.
 
         A leader whose job is not over is of no use without its agent: it ends at once, and the
         others find it gone.
@@ -185,7 +185,7 @@ class NodeRendezvous:
         self._registry.announce(recovered.known)
 
     def hear_of(self, leader: m.LeaderAddress, *, otherwise: Callable[[], None]) -> None:
-        """Have an address looked at that somebody says is the leader's."""
+        """Check an address that is said to be the leader's."""
         if not (self._settings.has_succession or self._settings.endpoints):
             return
 
@@ -367,7 +367,7 @@ class NodeRendezvous:
                 assert_never(question)
 
     def _hear_from_stranger(self, leader: m.LeaderAddress) -> None:
-        """Dial whom a stranger calls the leader, if nobody leads a job here (R15).
+        """Dial a leader named by an unauthenticated peer, unless this node is in a led job (R15).
 
         A follower does so if it is in no contact with the leader of one.
         """

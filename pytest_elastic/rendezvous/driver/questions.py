@@ -1,6 +1,6 @@
 """What a node asks other agents at their ports: whether they live, for their votes, who leads.
 
-Behind a port is an agent, the keeper that outlived it and answers with a tombstone, or nobody. An
+Behind a port is an agent, the keeper that outlived it and answers with a tombstone, or nothing. An
 answer is believed of the incarnation that was asked, and of no other agent behind its port.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["Questions"]
 # Between two dials to a port that hung up on us without a word: long enough for what is dying there
 # to be dead, so that the next dial is refused.
 _REDIAL_S = 0.02
-# How often somebody who does not answer is dialled within the time that there is: a packet that is
+# How often a silent peer is dialled within the time that there is: a packet that is
 # lost is sent again by the kernel only after a second, and a link may have healed meanwhile.
 _DIALS = 4
 
@@ -230,7 +230,7 @@ class _Question:
         """Try again: the agent that took the connection died before it could answer."""
         channel, self._channel = self._channel, None
         if channel is not None and channel.unwelcome is not None:
-            self._answer(v.Outcome.SILENT)  # nobody signed that, so it proves nothing
+            self._answer(v.Outcome.SILENT)  # unsigned, so it proves nothing
             return
         self._loop.call_at(self._loop.now() + _REDIAL_S, self.dial)
 

@@ -34,13 +34,13 @@ class Awaited(enum.Enum):
     """What a node may wait for."""
 
     JOB = "job"
-    """Somebody who takes it in."""
+    """A leader that accepts this node."""
     NODES = "nodes"
     """More nodes, as it decides and has too few."""
     LAST_CALL = "last call"
     """More nodes for the first round, as it decides and has enough, and more may come."""
     ROUND = "round"
-    """A first round, as somebody has taken it in."""
+    """A first round: a leader has accepted this node."""
 
 
 class Waiting:
@@ -57,7 +57,7 @@ class Waiting:
         """Why the last try came to nothing."""
 
     def wait_for(self, awaited: Awaited | None, now: float) -> None:
-        """Take note of what is waited for from now on; None: nothing."""
+        """Note what is waited for from now on; None: nothing."""
         if awaited is self.awaited:
             return
         self.awaited = awaited
@@ -68,7 +68,7 @@ class Waiting:
         self.reason = ""
 
     def hear(self, reason: str) -> None:
-        """Take note of why a try to join came to nothing; the first reasons of a wait are news."""
+        """Note why a try to join came to nothing; the first reasons of a wait are news."""
         if self.awaited is not Awaited.JOB:
             return
         self.reason = reason
@@ -120,7 +120,7 @@ class WaitTeller:
         ] = {}  # who could be in the next round, as far as is known here
 
     def hear(self, given: object) -> None:
-        """Take note of what the follower is told: why a try came to nothing."""
+        """Note what the follower is told: why a try came to nothing."""
         match given:
             case v.LeaderNotFound(reason=reason):
                 self._waiting.hear(reason)
@@ -132,7 +132,7 @@ class WaitTeller:
                 pass
 
     def dialling(self, dial: v.Dial) -> None:
-        """Take note of who is dialled."""
+        """Note the address that is dialled."""
         self._dialled = f"{dial.address}:{dial.port}"
 
     def look_at(self, follower: Follower, leader: Leader | None) -> None:

@@ -39,7 +39,7 @@ class Connection(Part):
         super().__init__(shared)
         self.phase = ConnectionPhase.UNSTARTED
         self.leader: m.LeaderAddress | None = None
-        """Whom this node follows, or tries to."""
+        """The leader that this node follows, or tries to."""
         self.followed: m.LeaderAddress | None = None
         """The leader of a job that it followed last."""
         self.is_lost = False
@@ -93,7 +93,7 @@ class Connection(Part):
         if self.leader is None or not (is_founding and self.is_joined):
             return False
         if not self._settings.has_succession:
-            return False  # those of a job can only go on with whom its registry names
+            return False  # a job can only go on under the leader that its registry names
         record = self._voter.record
         return record is None or record.term != self.leader.term  # else it begins right now
 
@@ -104,7 +104,7 @@ class Connection(Part):
 
     @property
     def is_to_itself(self) -> bool:
-        """Whether the leader is here and cannot be lost, as nobody else can be elected."""
+        """Whether the leader is here and cannot be lost, as no other node can be elected."""
         return self._is_here and not self._settings.outlives_coordinator
 
     @property
@@ -162,7 +162,7 @@ class Connection(Part):
             self.rest(reason, now)
 
     def take_found(self, leader: m.LeaderAddress, now: float, *, is_here: bool) -> None:
-        """Dial whom the registry names, unless that one is over, or was dialled a moment ago."""
+        """Dial the leader that the registry names, unless it is over or was just dialled."""
         if self.phase is not ConnectionPhase.SEEKING:
             return
         if not self.may_dial(leader, now):
@@ -194,7 +194,7 @@ class Connection(Part):
         return is_same and known is not None and known.term == leader.term and self.is_lost
 
     def turn_to(self, leader: m.LeaderAddress, now: float, *, is_here: bool) -> bool:
-        """Dial somebody who was announced, unless that goes on already; tell whether it is new."""
+        """Dial an announced leader, unless that goes on already; tell whether it is new."""
         known = self.leader
         if known is not None and (known.incarnation, known.term) == (
             leader.incarnation,
@@ -264,7 +264,7 @@ class Connection(Part):
         return True
 
     def lose(self) -> None:
-        """Take note that the leader is lost, and that nobody needs to wait for its lease."""
+        """Note that the leader is lost, and that its lease need not be waited for."""
         self.is_lost = True
         self.trusted_until = float("-inf")
 
@@ -317,7 +317,7 @@ class Connection(Part):
     def _ask_on(self, peers: Callable[[], Sequence[Node]], now: float) -> None:
         """Ask those of this node's job once a beat while its leader has decided nothing (R10).
 
-        They may have a leader, or know how that job has ended, and nobody else would say so.
+        They may have a leader, or know how that job has ended, and no other node would say so.
         """
         if self._voter.number == 0 or not self._waits_beside_its_job:
             return
@@ -327,7 +327,7 @@ class Connection(Part):
             self._out.add(v.FindLeader(answer_within_s=_FIND_S, peers=peers()))
 
     def standing(self, now: float) -> tuple[m.LeaderAddress | None, float]:
-        """Return whom this node follows with a lease that holds, and for how long it may hold."""
+        """Return the leader this node follows with a valid lease, and for how long it may hold."""
         held_until = self.held_until
         if self.is_provisional:
             return None, max(self.trusted_until - now, 0.0)

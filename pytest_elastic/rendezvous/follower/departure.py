@@ -23,9 +23,9 @@ __all__ = ["Departure", "leave_timeout_s"]
 
 # How long after the end of its lease a node looks for its leader before it gives it up. Less would
 # give up nodes that a network forgets for a moment; with more, not everything would be over within
-# lease + 5 s of losing a leader that nobody follows.
+# lease + 5 s of losing a leader without a successor.
 _GIVE_UP_S = 4.0
-# How long a node that leaves waits to be told that it may go, where nobody needs its vote. Its
+# How long a node that leaves waits to be told that it may go, where its vote is not needed. Its
 # workers are gone by then, and a leader that does not answer will find that out from the closed
 # connection.
 _LEAVE_TIMEOUT_S = 3.0
@@ -38,7 +38,7 @@ def leave_timeout_s(settings: Settings) -> float:
 
 
 class Departure(Part):
-    """When a node goes, with which result, and when nobody needs it any more."""
+    """When a node goes, with which result, and when no other node needs it any more."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Departure(Part):
     # --- leaving -----------------------------------------------------------------------------
 
     def take_drain(self, drain: ports.DrainRequested, now: float) -> None:
-        """Take note that this node is to leave, and tell the leader."""
+        """Note that this node is to leave, and tell the leader."""
         if self.leaving is not None:
             return
         self.leaving = drain
@@ -132,7 +132,7 @@ class Departure(Part):
             self._out.send(drain)
 
     def watch_leaving(self, now: float) -> None:
-        """Go without being let go, if nobody is there to be asked and no vote can be needed."""
+        """Go without permission, if there is no leader to ask and no vote can be needed."""
         connection = self._connection
         if self.leaving is None or not self._group.is_idle or connection.is_joined:
             return
@@ -148,17 +148,17 @@ class Departure(Part):
     # --- the end -----------------------------------------------------------------------------
 
     def take_decided(self, end: End, *, may_be_asked: bool) -> None:
-        """End as the leader says is decided; somebody may still come and ask."""
+        """End as the leader says is decided; other nodes may still ask."""
         self._may_be_asked = may_be_asked
         self.end_by(end)
 
     def hear_end(self, record: Record) -> None:
-        """End as somebody says that knows it is decided, unless a leader says otherwise."""
+        """End as a node reports that knows it is decided, unless a leader says otherwise."""
         leader, is_joined = self._connection.leader, self._connection.is_joined
         has_job = is_joined and leader is not None and not leader.is_founding
         if record.end is None or self.is_over or has_job:
             return
-        # Others may have missed it as well, and whom they ask may be out of their reach.
+        # Others may have missed it as well, and may not reach the nodes that they ask.
         self._may_be_asked = self._settings.has_succession
         self._voter.base = record
         self.end_by(record.end)
@@ -190,7 +190,7 @@ class Departure(Part):
             self._out.add(v.HandOver(reason=reason))
 
     def linger(self, now: float) -> None:
-        """Release the node once nobody may come to ask; after the last word."""
+        """Release the node once no other may come to ask; after its own job is over."""
         if self._is_released:
             return
         if self._stays_until is None:

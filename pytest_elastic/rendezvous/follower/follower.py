@@ -4,9 +4,9 @@ Its parts: the **connection** to the leader, the **worker group** of the newest 
 (what was promised and accepted), and the **candidate**, for when the leader is lost. Here is what
 passes between them, how a node leaves, and when it gives the job up.
 
-The node's own safety needs nobody: with workers running and the lease about to end it fences,
-whatever the connection is doing (R6). It asks to join without its round only when no worker is
-left.
+The node's own safety depends on no other: with workers running and the lease about to end, it
+fences, whatever the connection is doing (R6). It asks to join without its round only when no worker
+is left.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class Follower:
                 pass  # of another term, or not for a follower: it changes nothing
 
     def _tell_dialled(self, report: m.PeersDialled | None) -> None:
-        """Say whom this node does not reach; asked again after joining, if it was lost (R13)."""
+        """Report the unreached nodes; asked again after joining, if the report was lost (R13)."""
         leader = self._connection.leader
         if report is None or leader is None or not self._connection.is_joined:
             return
@@ -244,7 +244,7 @@ class Follower:
             return
         self._connection.rest(failed.reason, now)
         if self.settings.has_succession:
-            # A port that refuses proves nothing, but those who are in contact will say so.
+            # A port that refuses proves nothing, but nodes in contact with the leader will say so.
             if failed.outcome is not v.Outcome.SILENT:
                 self._connection.lose()
         elif failed.outcome is v.Outcome.TOMBSTONE:
@@ -320,7 +320,7 @@ class Follower:
             self.candidate.stand(now, leader.incarnation, at_once=True)
 
     def _on_leader_heard(self, leader: m.LeaderAddress, now: float) -> None:
-        """Turn to the leader that somebody names."""
+        """Turn to the leader that another node names."""
         known = self._connection.leader
         is_on = self.settings.has_succession or self.voter.may_found
         if not is_on or self.connection in {ConnectionPhase.UNSTARTED, ConnectionPhase.OVER}:
@@ -422,9 +422,9 @@ class Follower:
 
     @property
     def peers(self) -> Sequence[Node]:
-        """Who can be asked who leads: of its newest round, of a later one, and whom it followed.
+        """Nodes to ask for the leader: of its newest round, of a later one, and its last leader.
 
-        A newcomer that has lost its leader before any round knows nobody else.
+        A newcomer that has lost its leader before any round knows no others.
         """
         own, leader = self.voter.record, self._connection.followed
         known = {
@@ -449,7 +449,7 @@ class Follower:
             self._leave_round(f"the lease of {lease_s:g} s from {name} ran out", now)
 
     def _watch_election(self, now: float) -> None:
-        """Follow a leader that is lost, or find who does."""
+        """Succeed a lost leader, or find its successor."""
         is_idle = self._departure.leaving is not None and self._group.is_idle
         leader = self._elections.watch(self.node, now, may_stand=not is_idle)
         if leader is not None:

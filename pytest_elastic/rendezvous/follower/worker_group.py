@@ -104,7 +104,7 @@ class WorkerGroup(Part):
     def take_record(self, record: Record) -> None:
         """Be in the round of a record that was accepted, if it names this node."""
         if record.round == self.round:
-            self.record = record  # proposed again, or without somebody who leaves
+            self.record = record  # proposed again, or without a node that leaves
         if not self._is_new_in(record):
             return
         self._newest_round = record.round

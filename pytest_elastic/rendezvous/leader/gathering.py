@@ -1,4 +1,4 @@
-"""Before a round: are those who are ready enough, how long to wait, whether to begin at all.
+"""Before a round: are enough nodes ready, how long to wait, whether to begin at all.
 
 Between two rounds, `Gathering` decides that (R1, R2). Before the first one of a leader that has
 found nothing, `FirstRound` decides whether it may begin a job, or one may be running already (R12).
@@ -41,13 +41,13 @@ class Enough:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TooFew:
-    """The job is lost: nobody came for too long."""
+    """The job is lost: too few nodes came for too long."""
 
     reason: str
 
 
 class Gathering(LeaderPart):
-    """Looks at who is ready, and remembers since when they were too few, or enough."""
+    """Looks at the ready nodes, and remembers since when they were too few, or enough."""
 
     def __init__(self, shared: LeaderShared, members: Members, reach: Reachability) -> None:
         super().__init__(shared)
@@ -62,7 +62,7 @@ class Gathering(LeaderPart):
         self._spares_until = until
 
     def end(self) -> None:
-        """Take note that a round was started."""
+        """Note that a round was started."""
         self._spares_until = self._too_few_since = self._enough_since = None
         self._reach.end_sweep()
 
@@ -91,11 +91,11 @@ class Gathering(LeaderPart):
         elif len(ready) >= wanted.max_nodes:
             reason = f"{wanted.max_nodes} nodes are ready, and no more may be"
         else:
-            reason += ", and nobody else is left of the last round"
+            reason += ", and no other node is left of the last round"
         roster = self._choose(ready, last)
         if not self._reach.covers(roster):
             self._reach.sweep(roster)
-            if not self._reach.covers(roster):  # as it does one node alone, which dials nobody
+            if not self._reach.covers(roster):  # a sweep of one node covers it at once
                 return None
         return Enough(roster=roster, reason=reason)
 
@@ -104,7 +104,7 @@ class Gathering(LeaderPart):
         return [each for each, peer in self._members.peers.items() if not peer.is_suspect]
 
     def _choose(self, ready: Iterable[Peer], last: Round | None) -> tuple[Peer, ...]:
-        """Choose who is in the next round, survivors first (R7); in rank order (R9)."""
+        """Choose the nodes of the next round, survivors first (R7); in rank order (R9)."""
         claims = self._by_claim(ready, last)[: self._settings.max_nodes]
         chosen = {peer.node.incarnation: peer for peer in claims}
         order = rank_order((peer.node for peer in chosen.values()), last.names if last else ())
@@ -115,13 +115,13 @@ class Gathering(LeaderPart):
         return sorted(peers, key=lambda peer: (peer.node.incarnation not in old, peer.came_at))
 
     def look_ahead(self, last: Round) -> None:
-        """Find out who reaches whom while the workers of the `last` round are being stopped."""
+        """Find out which nodes reach each other while the `last` round's workers are stopped."""
         members = self._members.peers.values()
         here = [one for one in members if not one.is_suspect and not one.is_leaving]
         self._reach.sweep(self._choose(self._together(here, last), last))
 
     def newcomers(self, last: Round, now: float) -> Sequence[Peer]:
-        """Return for whom the `last` round is to end, as they could be in the next one (R7)."""
+        """Return the nodes for which the `last` round is to end: they could be in the next (R7)."""
         ready, wanted = self._members.ready, self._settings
         if last.stop_reason is not None or not last.unfinished or last.has_success:
             return ()
@@ -131,7 +131,7 @@ class Gathering(LeaderPart):
         if not self._deadlines.is_due(max(gathered_at, last.at + wanted.min_round_s), now):
             return ()
         if self._reach.is_pending:
-            return ()  # until it is known who reaches whom
+            return ()  # until it is known which nodes reach each other
         present = [
             peer
             for peer in last.roster
@@ -144,7 +144,7 @@ class Gathering(LeaderPart):
         return [peer for peer in together if peer.node.incarnation in ready]
 
     def _together(self, peers: Collection[Peer], last: Round | None) -> Collection[Peer]:
-        """Return those of whom, as far as is known, everybody reaches everybody (R13).
+        """Return peers that all reach each other, as far as is known (R13).
 
         The leader's own node goes before the members of the `last` round, in the order of their
         ranks, and those before newcomers, in the order of their claims.
@@ -192,11 +192,11 @@ class Gathering(LeaderPart):
 
 # How long a leader may need for a look at the endpoint, at most: it has as long for an answer.
 _LOOK_S = 1.0
-# By how much longer those are waited for who may live: an election may have to be tried again, and
+# By how much longer a node that may live is waited for: an election may have to be tried again, and
 # a link that is cut for longer than it takes to notice heals as a rule. There has to be an end, as
 # some nodes that have lost each other can do nothing without this host.
 _PATIENCE = 3
-# Without a token anybody may tell of a job of before; each of those who do is dialled once a beat.
+# Without a token any peer may claim an earlier job; each that does is dialled once a beat.
 _MAX_ELDERS = 64
 
 
@@ -221,7 +221,7 @@ class FirstRound(LeaderPart):
         self._is_guarded = is_new and settings.has_succession and not settings.endpoints
         self._job = mark.job if mark is not None and self._is_guarded else None
         self._elders: dict[str, _Elder] = {}
-        self._of_before: dict[str, int] = {}  # who was told of a job before it came, and how far
+        self._of_before: dict[str, int] = {}  # the newest round that a node knew of when it came
         self._number = self._restarts_used = 0
         self._ask_at = began_at
         self._asked_at: float | None = None
@@ -238,7 +238,7 @@ class FirstRound(LeaderPart):
     def _take_mark(self, mark: Mark, began_at: float, announce_s: float) -> None:
         job, beat_s = mark.job, self._settings.beat_interval_s
         renewed_at = min(mark.renewed_at, began_at) + beat_s
-        # Who was elected long ago looks at the endpoint all the time.
+        # A leader that was elected long ago looks at the endpoint all the time.
         self._heard_by = max(renewed_at + announce_s, began_at + 2 * beat_s + _LOOK_S)
         patient_until = renewed_at + _PATIENCE * announce_s
         self._elders_until = max(patient_until, self._heard_by + self._settings.lease_s)
@@ -248,10 +248,10 @@ class FirstRound(LeaderPart):
                 if entry.incarnation in record.configuration.voters:
                     self._elders[entry.incarnation] = _Elder(entry)
 
-    # --- who comes, and who is dialled -------------------------------------------------------
+    # --- nodes that come, and elders that are dialled ----------------------------------------
 
     def meet(self, request: JoinRequest) -> None:
-        """Take note of a node that is let in, and of whether it knows of a job.
+        """Note a node that is let in, and whether it knows of a job.
 
         The first time decides: later ones may tell of what this leader has said.
         """
@@ -284,7 +284,7 @@ class FirstRound(LeaderPart):
                 self._out.add(Probe(node=elder.entry, answer_within_s=self._settings.lease_s))
 
     def take_answer(self, answer: ProbeAnswered) -> None:
-        """Take note of what a dial has shown; a tombstone is the last word."""
+        """Note what a dial has shown; a tombstone is the last word."""
         elder = self._elders.get(answer.incarnation)
         if elder is None or not elder.is_asked:
             return
@@ -355,7 +355,7 @@ class FirstRound(LeaderPart):
         return number == 0 or (is_of_mark and self._have_ended(here))
 
     def numbers(self, here: Collection[str]) -> tuple[int, int]:
-        """Return the highest number, and the restarts used, that somebody may know; else zeros."""
+        """Return the highest round and restarts used that an elder may know; zeros for none."""
         is_left = self._left(here, Outcome.ALIVE, Outcome.SILENT)
         is_remembered = any(self._of_before.get(incarnation) for incarnation in here)
         if not is_left and not is_remembered:
@@ -363,7 +363,7 @@ class FirstRound(LeaderPart):
         return self._number, self._restarts_used
 
     def is_given_up(self, now: float) -> bool:
-        """Tell whether nobody of those who are ready should wait any longer."""
+        """Tell whether the ready nodes should wait no longer."""
         timeout_s = self._settings.join_timeout_s
         return self._asked_at is not None and self._deadlines.is_due(
             self._asked_at + timeout_s, now
@@ -376,7 +376,7 @@ class FirstRound(LeaderPart):
         if self._has_few_new:
             return (
                 "enough nodes were ready, but some were told of a job that runs, and without them "
-                f"fewer than {self._settings.min_nodes}; nobody who leads that job was heard of "
+                f"fewer than {self._settings.min_nodes}; no leader of that job was heard of "
                 f"{within}"
             )
         return (

@@ -1,7 +1,7 @@
 """The end of a job, as its leader sees it: a record that all are told of, late comers too (R10).
 
-From the first day it keeps the list of who may still come to ask: one that is lost today may ask at
-the end.
+It keeps the list of nodes that may still ask how the job ended: a node lost early may come back
+after the end.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["JobEnd"]
 # How long after its lease a node that was lost may still come and ask what has become of the job.
 _MAY_RETURN_S = 5.0
 # Stands for nodes that waited with a leader before this one: no record names them all.
-_STRANGERS = "those who waited with the leader before"
+_STRANGERS = "nodes that waited with the leader before"
 
 
 class JobEnd(LeaderPart):
-    """How the job ends, who has accepted it, and who may come to ask."""
+    """How the job ends, which nodes have accepted that, and which may still ask."""
 
     def __init__(self, shared: LeaderShared, members: Members) -> None:
         super().__init__(shared)
@@ -37,10 +37,10 @@ class JobEnd(LeaderPart):
         self._unaware: set[str] = set()
         self._may_return: dict[str, float] = {}
 
-    # --- who may ask -------------------------------------------------------------------------
+    # --- which nodes may ask -----------------------------------------------------------------
 
     def expect_strangers(self, now: float) -> None:
-        """Note that some may come and ask whom only an earlier leader knew."""
+        """Note that nodes may ask which only an earlier leader knew."""
         self._may_return[_STRANGERS] = now
 
     def part_from(self, gone: Went, now: float) -> None:
@@ -74,13 +74,13 @@ class JobEnd(LeaderPart):
     # --- the end -----------------------------------------------------------------------------
 
     def propose(self, end: End, now: float) -> None:
-        """Decide how the job ends, and tell everybody."""
+        """Decide how the job ends, and tell all nodes."""
         self._replication.propose(now, end=end)
         self._out.emit(events.JobEnding(result=end.result, reason=end.reason))
         self.go_on(end, now)
 
     def go_on(self, end: End, now: float) -> None:
-        """Tell everybody how the job ends, as this leader or an earlier one has proposed."""
+        """Tell all nodes how the job ends, as this leader or an earlier one has proposed."""
         self.end, self._decided_at = end, now
         self._members.close(now)
         for peer in self._members.peers.values():
@@ -126,11 +126,11 @@ class JobEnd(LeaderPart):
         return tuple(each for each, at in sorted(self._may_return.items()) if at + patience_s > now)
 
     def has_others(self, now: float) -> bool:
-        """Tell whether somebody else is in this job, or was lost so lately that it may return."""
+        """Tell whether another node is in this job, or was lost so lately that it may return."""
         return len(self._members.peers) > 1 or bool(self._awaited(now))
 
     def linger(self, now: float) -> None:
-        """Stay for those who may come to ask; say so once when there are none any more."""
+        """Stay for nodes that may still ask; say so once when there are none any more."""
         if self._is_finished:
             return
         assert self.end is not None, "the end is decided"

@@ -9,12 +9,12 @@ and a timer is nothing but a look at the clock.
                 (R8), and until no worker of a lost member can still run (R5, R6)    rounds.py
     RUNNING     workers run; waits for the end of the job, or a reason to stop       rounds.py
     STOPPING    waits until every worker is gone, or its node lost (R2)              rounds.py
-    ENDING      the end is proposed; waits until everybody has it (R10)              job_end.py
+    ENDING      the end is proposed; waits until all nodes have it (R10)             job_end.py
     OVER        it is decided; answers late comers as long as its agent stays        job_end.py
     DEPOSED     leads no more: its lease is over, or it has left
 
 A leader that was elected in a job that runs begins in the middle: with the record that it found,
-which it proposes again, and with members none of whom has come yet.
+which it proposes again, and with members none of which has come yet.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ class Leader(LeaderParts):
 
     def _on_join_request(self, connection: int, request: m.JoinRequest, now: float) -> None:
         if request.meant_for not in {"", self.node.incarnation}:
-            self._out.disconnect(connection)  # nobody here has the promise that it gave
+            self._out.disconnect(connection)  # the promise that it gave was to another incarnation
         elif self._is_outdated_by(request):
             name, counter = request.node.name, request.term.counter
             if self._replication.base.number == 0 and self._first_round.must_wait_for(request, now):
@@ -340,7 +340,7 @@ class Leader(LeaderParts):
     # --- leading no more ---------------------------------------------------------------------
 
     def _resign(self, reason: str, *, has_left: bool = False, higher: int = 0) -> None:
-        """Lead no more; all who are connected hear why."""
+        """Lead no more; all connected nodes hear why."""
         if self.phase is LeaderPhase.OVER:
             return
         order = m.LeaderResigned(
@@ -400,7 +400,7 @@ class Leader(LeaderParts):
         return last is not None and peer.node.incarnation in last.incarnations
 
     def _tell_spare(self, peer: Peer) -> None:
-        """Tell a node that it is a spare, if it is one; and whom to ask, should we be lost."""
+        """Tell a node that it is a spare, if it is one; and which nodes to ask if we are lost."""
         last = self._rounds.last
         assert last is not None, "a round runs"
         gaps = self._reach.described(self._members.peers, peer.node.incarnation)

@@ -1,7 +1,7 @@
 """Members that leave on purpose (R4): announced to all, and voters until a record leaves them out.
 
 A leader that leaves proposes the record without itself like any other, and hands over when that is
-decided (leadership transfer); where nobody could follow, the job ends with it.
+decided (leadership transfer); where no node could lead, the job ends with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Leavers"]
 
 
 class Leavers(LeaderPart):
-    """Who has announced that it leaves, and has not left yet."""
+    """The nodes that have announced that they leave, and have not left yet."""
 
     def __init__(self, shared: LeaderShared, members: Members, rounds: Rounds) -> None:
         super().__init__(shared)
@@ -30,7 +30,7 @@ class Leavers(LeaderPart):
     def take_drain(
         self, peer: Peer, drain: ports.DrainRequested, now: float, *, is_ending: bool
     ) -> None:
-        """Take note that a member leaves, and tell the others; it is in no round to come."""
+        """Note that a member leaves, and tell the others; it is in no round to come."""
         if peer.is_leaving or (self._is_own(peer) and is_ending):
             return
         peer.leaves_by = now + max(drain.grace_s, 0.0)
@@ -54,7 +54,7 @@ class Leavers(LeaderPart):
         self._peers.pop(incarnation, None)
 
     def lose(self, peer: Peer) -> None:
-        """Take note that a member is out of reach: our own can only have ended its part."""
+        """Note that a member is out of reach: our own can only have ended its part."""
         if self._settings.outlives_coordinator or not self._is_own(peer):
             return
         if self.why_job_ends is None:
@@ -72,8 +72,8 @@ class Leavers(LeaderPart):
     def watch(self, now: float, *, is_ending: bool, has_others: bool) -> str | None:
         """Let those go whose workers are gone, and who have no vote any more.
 
-        Return why this leader has left, once its own node is one of them and somebody may follow.
-        `has_others`: somebody is in the job, or may return, and could be named in our place.
+        Return why this leader has left, once its own node is one of them and another may lead.
+        `has_others`: another node is in the job, or may return, and could be named in our place.
         """
         if not is_ending and self._is_pending_without_a_voter():
             self._replication.withdraw()
@@ -125,7 +125,7 @@ class Leavers(LeaderPart):
         return all(each in members for each in voters) or self._rounds.is_gate_open(now)
 
     def _propose_without(self, leaving: set[str], now: float) -> None:
-        """Propose the same round without those who leave, and without those who are lost."""
+        """Propose the same round without the nodes that leave or are lost."""
         voters, members = self._replication.base.configuration.voters, self._members.peers
         others = [each for each in voters if each in members and each not in leaving]
         if not others and self._own.incarnation not in leaving:
@@ -138,7 +138,7 @@ class Leavers(LeaderPart):
             self._end_alone(self._peers[self._own.incarnation])
 
     def _may_hand_over(self, own: Peer, *, has_others: bool) -> bool:
-        """Tell whether somebody can lead instead; where nobody can, the job ends."""
+        """Tell whether another node can lead instead; where none can, the job ends."""
         if not self._settings.outlives_coordinator:
             assert self.why_job_ends is not None, "the node has said that it leaves"
             self._end_job(self.why_job_ends)
@@ -150,7 +150,7 @@ class Leavers(LeaderPart):
 
     def _end_alone(self, own: Peer) -> None:
         if self.why_job_ends is None:
-            self._end_job(f"{own.node.name} leaves ({own.leave_reason}), and nobody is left")
+            self._end_job(f"{own.node.name} leaves ({own.leave_reason}), and no other node is left")
 
     def _end_job(self, reason: str) -> None:
         self.why_job_ends = reason

@@ -1,4 +1,4 @@
-"""Who is a member, as the leader sees it: join requests, names, leases, suspects.
+"""The members, as the leader sees them: join requests, names, leases, suspects.
 
 This room knows nothing of rounds, only whether a member may have workers. It answers join requests
 and heartbeats by itself; what the leader must hear of is left in `changes`, in order.
@@ -61,11 +61,11 @@ class Members(LeaderPart):
         ] = {}  # by connection: each waits for its name's holder
         self._next_expiry = math.inf
         self.judges_from = -math.inf
-        """Before that, nobody is judged by what was not heard."""
+        """Before that, no member is judged by its silence."""
         self._is_closed = False
 
     def peer_at(self, connection: int) -> Peer | None:
-        """Return who is at the other end of a connection."""
+        """Return the member at the other end of a connection."""
         return self._by_connection.get(connection)
 
     def update(self, peer: Peer, standing: Standing | None = None) -> None:
@@ -80,7 +80,7 @@ class Members(LeaderPart):
     def inherit(
         self, entries: Sequence[Node], round_: int, *, until: float, lost: str, now: float
     ) -> Sequence[Peer]:
-        """Begin with the members of an earlier leader's round: suspects, who are yet to come.
+        """Begin with the members of an earlier leader's round: suspects that have yet to come.
 
         Their workers may run `until` then. Each may take a beat to come, but for `lost`.
         """
@@ -227,7 +227,7 @@ class Members(LeaderPart):
                 self._admit(connection, request, free_name(node.name, self._by_name), now)
 
     def close(self, now: float) -> None:
-        """Judge nobody any more, as the job ends, and let in those who wait for a name."""
+        """Stop judging members, as the job ends, and let in nodes that wait for a name."""
         self._is_closed = True
         claims, self._claims = self._claims, {}
         for connection, request in claims.items():

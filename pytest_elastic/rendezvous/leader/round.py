@@ -56,7 +56,7 @@ class Round:
     """One round, from its proposal on. All members are named by their incarnations.
 
     `missing` have yet to accept its record; `unfinished` have not reported success; `holding` are
-    those whose workers are not known to be gone; `absent` are members no more, of whom some were
+    nodes whose workers are not known to be gone; `absent` are members no more, some of which were
     `evicted` while they were alive. `verdict` is what the round before it costs (R3).
     `unexplained`: a sentence, if an earlier leader had stopped it for a reason that went with that
     one; it is free then, unless a member that comes back tells of a failure.
@@ -96,7 +96,7 @@ class Round:
         return self.lost_or_gained or self.unexplained
 
     def is_full(self, max_nodes: int) -> bool:
-        """Tell whether nobody else could be in it."""
+        """Tell whether no other node could be in it."""
         return len(self.roster) - len(self.absent) >= max_nodes
 
     def why_ended(self) -> str:

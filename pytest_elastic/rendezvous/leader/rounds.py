@@ -70,7 +70,7 @@ class Rounds(LeaderPart):
     ) -> None:
         """Go on with the round of an earlier leader: `roster` is who of it is left.
 
-        One of which nobody knows whether it was started is stopped, as it may have been.
+        A round that may have been started, for all that is known, is stopped.
         """
         started = recovered.started
         present = frozenset(peer.node.incarnation for peer in roster)
@@ -148,7 +148,7 @@ class Rounds(LeaderPart):
         return None
 
     def send_record(self) -> None:
-        """Send the newest record to all who are to accept it."""
+        """Send the newest record to every node that has to accept it."""
         message = self._replication.message()
         roster = self.next.incarnations if self.next is not None else frozenset()
         for incarnation, peer in self._members.peers.items():
@@ -156,14 +156,14 @@ class Rounds(LeaderPart):
                 self._out.send_to(peer.connection, message)
 
     def take_acceptance(self, peer: Peer, number: int) -> None:
-        """Take note that a member has accepted the record of the next round."""
+        """Note that a member has accepted the record of the next round."""
         if self.next is not None and number == self._replication.newest.number:
             self.next.missing.discard(peer.node.incarnation)
 
     def take_store(
         self, peer: Peer, answer: ports.StoreOpened | ports.StoreFailed, now: float
     ) -> None:
-        """Take note of the worker store that the member of group rank 0 has opened, or not (R8)."""
+        """Note the worker store that the member of group rank 0 has opened, or not (R8)."""
         next_ = self.next
         if next_ is None or answer.round != next_.number or peer is not next_.roster[0]:
             return
@@ -207,7 +207,7 @@ class Rounds(LeaderPart):
         return False
 
     def _abandon(self, next_: Round, reason: str) -> None:
-        """Give up a round that nobody has started; its number is not used again."""
+        """Give up a round that was never started; its number is not used again."""
         self._replication.withdraw()
         for peer in next_.roster:
             if peer.node.incarnation in self._members.peers:
@@ -250,7 +250,7 @@ class Rounds(LeaderPart):
         return self.last if is_last and peer.standing in standings else None
 
     def take_success(self, peer: Peer, round_: int) -> None:
-        """Take note that all workers of a member ended with status 0."""
+        """Note that all workers of a member ended with status 0."""
         last = self._concerns(round_, peer, Standing.RUNNING)
         if last is not None:
             last.unfinished.discard(peer.node.incarnation)
@@ -258,7 +258,7 @@ class Rounds(LeaderPart):
             self._members.update(peer, Standing.SUCCEEDED)
 
     def take_failure(self, peer: Peer, failed: ports.GroupFailed) -> None:
-        """Take note that a worker failed: the round is over."""
+        """Note that a worker failed: the round is over."""
         last = self._concerns(failed.round, peer, Standing.RUNNING)
         if last is None:
             return
@@ -272,14 +272,14 @@ class Rounds(LeaderPart):
         last.stop_because(f"rank {first.rank} on {peer.node.name} failed ({how})", Cause.FAILURE)
 
     def explain(self, peer: Peer, failed: ports.GroupFailed) -> None:
-        """Take note why a round was stopped that another leader had stopped: it is charged."""
+        """Note why a round was stopped that another leader had stopped: it is charged."""
         last = self._concerns(failed.round, peer, Standing.RUNNING)
         if last is not None and last.unexplained is not None:
             last.unexplained = last.stop_reason = last.stop_cause = None
             self.take_failure(peer, failed)
 
     def take_gone(self, peer: Peer, round_: int) -> bool:
-        """Take note that no worker of a member is left; tell whether that was news."""
+        """Note that no worker of a member is left; tell whether that was news."""
         last = self._concerns(round_, peer, Standing.RUNNING, Standing.SUCCEEDED)
         if last is None:
             return False
@@ -293,7 +293,7 @@ class Rounds(LeaderPart):
         reason = f"the workers of {peer.node.name} are gone"
         self.last.stop_because(reason, Cause.LOSS)
         if self.last.is_inherited and is_running:
-            # The leader of before had stopped it; why, went with it, unless somebody says so.
+            # The leader of before had stopped it; the reason is lost, unless a member reports it.
             self.last.unexplained = reason
 
     def miss(self, gone: Went) -> None:

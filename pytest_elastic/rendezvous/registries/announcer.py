@@ -26,7 +26,7 @@ from pytest_elastic.rendezvous.vocabulary import Bootstrap
 
 __all__ = ["Announcer", "Hosts"]
 
-# How often the endpoint is looked at; nobody notices less, and a beat may be much shorter.
+# How often the endpoint is looked at, at most: a beat may be much shorter than anyone notices.
 _LEAST_INTERVAL_S = 0.5
 # What may be waited for, where this node serves the store itself.
 _PUBLISH_S = 60.0
@@ -58,7 +58,7 @@ class Announcer:
         self._questions = questions
         self._credentials = credentials
         self._elder: LeaderAddress | None = None
-        """Who was published before, and has not been reached yet."""
+        """The leader that was published before, while it has not been reached."""
         self._elder_until = 0.0
         self._timer: Timer | None = None
         self._is_stopped = False
@@ -92,7 +92,7 @@ class Announcer:
             self._look_at(text, own)
         elder = self._elder
         if elder is not None and self._loop.now() < self._elder_until:
-            # It may believe to lead, and nobody else would tell it again.
+            # It may believe that it leads, and no other node would tell it again.
             lease_s = self._settings.lease_s
             self._questions.announce(own, elder, lease_s, lambda: self._reach(elder))
         interval_s = max(self._settings.beat_interval_s, _LEAST_INTERVAL_S)
@@ -204,7 +204,7 @@ class Hosts:
         )
 
     def _entry_of(self, number: int) -> Node:
-        """Return a host as a voter; without a port while nobody knows where its agent is."""
+        """Return a host as a voter; without a port while its agent's address is unknown."""
         host, seat = self._found.get(number), self._seat_of(number)
         if host is None:
             name = str(self._endpoints[number])

@@ -90,7 +90,7 @@ class EndpointRegistry:
         self._side = side
         self._opened_at = self._loop.now()
         if self._is_alone:
-            # Nobody could find a store on a port that nobody knows: the job is this node alone.
+            # No other node could find a store on an unknown port: the job is this node alone.
             self._unknown.clear()
             self._bootstrap_alone("the job is this node alone", None)
         elif self._is_single:
@@ -313,7 +313,7 @@ class EndpointRegistry:
             self._tell_none_found(problems)
 
     def _why_not_found(self, problem: str) -> str:
-        """Return why a single endpoint names nobody, with what stood there before."""
+        """Return why a single endpoint names no leader, with what stood there before."""
         if problem.startswith(("what stands ", "the record of ")):
             self._unread = problem
         elif self._unread:  # its writer may have gone, and it is the likely reason
@@ -321,15 +321,15 @@ class EndpointRegistry:
         return problem
 
     def _tell_none_found(self, problems: dict[int, str]) -> None:
-        nobody = "nobody has begun the job there"
+        unbegun = "no node has begun the job there"
         problems = {
-            number: nobody if "has no key" in why else why
+            number: unbegun if "has no key" in why else why
             for number, why in sorted(problems.items())
         }
         said = "; ".join(f"{self._endpoints[number]}: {why}" for number, why in problems.items())
         self._side.tell_follower(v.LeaderNotFound(reason=said))
         missing = {
-            str(self._endpoints[number]): why for number, why in problems.items() if why != nobody
+            str(self._endpoints[number]): why for number, why in problems.items() if why != unbegun
         }
         reached = tuple(str(each) for each in self._endpoints if str(each) not in missing)
         is_early = self._loop.now() < self._opened_at + _SAY_AFTER_S

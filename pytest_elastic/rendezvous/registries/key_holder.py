@@ -76,11 +76,11 @@ class KeyHolder:
         self._key: dict[str, Any] | None = None  # while it is ours
         self._newest_write: v.WriteRecord | None = None
         self._highest = 0
-        self._found = 0  # the counter of whom the follower was told last
+        self._found = 0  # the counter of the leader that the follower was told of last
         self._is_finding = False
 
     def find(self, within_s: float) -> None:
-        """Look who leads, or be the one if nobody does.
+        """Find the leader, or become it if there is none.
 
         One look at a time: another would win the key anew from the leader that the first has begun.
         """
@@ -161,7 +161,7 @@ class KeyHolder:
             base=record,
             record=record,
             started=None if written is None else written.decided,
-            contact_at=self._loop.now(),  # nobody grants without the key, which is ours now
+            contact_at=self._loop.now(),  # no other leader can grant a lease any more
             lost="the leader" if written is None else _leader_of(written.record),
             number=record.round,
             restarts_used=record.restart_count,

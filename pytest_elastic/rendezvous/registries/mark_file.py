@@ -2,8 +2,8 @@
 
 It outlives the processes of a node, and neither a loss of power nor another boot: it tells the
 boot's id, and its time is CLOCK_BOOTTIME. There is one for each run and endpoint, so that nodes
-that share a machine do not take each other's. Whatever is wrong with it, or with its folder, harms
-nobody: then there is no mark. A thread reads and writes it, because its file system may hang.
+that share a machine do not take each other's. If anything is wrong with the file or its folder,
+there is no mark. A thread reads and writes it, because its file system may hang.
 
 The folder is this user's alone. The first line of a file holds the time, and nothing but that is
 written once a beat.
@@ -35,7 +35,7 @@ _MAX_BYTES = 1024 * 1024
 _TIME_BYTES = 24
 # One is being written, and the next one will be the newest that there is by then.
 _MAX_WAITING = 2
-# Marks of jobs that were killed stay; so long after that nobody of such a job looks for the others.
+# Marks of killed jobs stay; after this long no node of such a job looks for the others.
 _STALE_S = 24 * 3600.0
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -123,7 +123,7 @@ class MarkFile:
         with contextlib.suppress(OSError):
             os.unlink(self._path)
         with contextlib.suppress(OSError):
-            os.rmdir(self._folder)  # unless somebody else has a mark there
+            os.rmdir(self._folder)  # unless another job has a mark there
         self._written = None
 
     def _find(self) -> None:
@@ -144,7 +144,7 @@ class MarkFile:
                         os.unlink(entry.path)
 
     def _has_own_folder(self) -> bool:
-        """Tell whether the folder is there, and nobody else can put anything into it."""
+        """Tell whether the folder is there, and only this user can write into it."""
         facts = os.lstat(self._folder)
         is_closed = not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and is_closed
@@ -155,7 +155,7 @@ class MarkFile:
         try:
             facts = os.fstat(fd)
             if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
-                raise ValueError("somebody else's")
+                raise ValueError("another user's")
             if facts.st_size > _MAX_BYTES:
                 raise ValueError("too large")
             return os.pread(fd, _MAX_BYTES, 0).decode()

@@ -65,7 +65,7 @@ class NodeSide(MachinesSide, Protocol):
         """Let the follower stand for election as a host; `reason`: why this node is one."""
 
     def hear_of(self, leader: LeaderAddress, *, otherwise: Callable[[], None]) -> None:
-        """Have an address looked at that somebody says is the leader's.
+        """Check an address that is said to be the leader's.
 
         It is a hint to dial: a leader gives way only to an agent that is there and says that it
         leads; `otherwise` is called if none does.
@@ -97,7 +97,7 @@ class Registry(Protocol):
         """Write a record down, where that decides it."""
 
     def end(self) -> None:
-        """Take note that no leader is here any more."""
+        """Note that no leader is here any more."""
 
     def close(self, on_closed: Callable[[], None]) -> None:
         """Give back what is held, and call back."""
@@ -146,7 +146,7 @@ def read_text(cls: type[T], text: str, run_id: str, credentials: Credentials | N
 def why_unread(text: str, where: str, credentials: Credentials | None) -> str:
     """Say why there is no leader's address in a text, and what to try; `where`: "at X", "there".
 
-    Whether the token is another, or the text forged, nobody can know who has no other token.
+    A node that has one token cannot tell another job's token from a forged text.
     """
     is_signed = "signature" in (read_object(text) or {}) if text else False
     leader = read_text(m.LeaderAddress, text, "", None)
@@ -160,10 +160,10 @@ def why_unread(text: str, where: str, credentials: Credentials | None) -> str:
     if not is_signed:
         return (
             f"the record of node {name} {where} is not signed, and this node was given a token "
-            f"(--rdzv-token-file): the job has none, or somebody else wrote that. {_ADVICE}, "
+            f"(--rdzv-token-file): the job has none, or the record is not the job's. {_ADVICE}, "
             "or none"
         )
     return (
         f"the record of node {name} {where} is signed with another token than the one that this "
-        f"node was given (--rdzv-token-file), or by somebody else. {_ADVICE}"
+        f"node was given (--rdzv-token-file), or is forged. {_ADVICE}"
     )

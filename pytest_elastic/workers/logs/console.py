@@ -73,7 +73,7 @@ class Console:
             self.flush()
 
     def write_lines(self, text: str) -> None:
-        """Write a few lines; where nobody reads, they are left out, and how many is said later."""
+        """Write a few lines; a slow reader loses them, and is told later how many."""
         if self.is_full:
             self._left_out += text.count("\n")
             return
@@ -112,7 +112,7 @@ class Console:
             except BlockingIOError:
                 written = 0
             except OSError:
-                # Nobody reads any more; the files still have everything.
+                # The reader is gone; the files still have everything.
                 written = len(data)
             self._queued -= written
             if written < len(data):

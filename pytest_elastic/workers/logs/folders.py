@@ -6,7 +6,7 @@ the logs of the round before, here its folder is `attempt_<count>.round_<round>`
 folder and those of the newest hundred are kept.
 
 A folder that cannot be made before the job begins is the user's to change. One that cannot be made
-later (a disk is full, somebody took the folder away) does not end a job that could go on: the
+later (a disk is full, the folder was removed) does not end a job that could go on: the
 output of that round goes to the console, and its workers have no error file.
 """
 
@@ -120,7 +120,7 @@ class LogDirectory:
                 f"{said}={self._settings.log_dir}: cannot make a folder for logs there: {why}",
                 hint="Name a folder that this user may write to, with room on its disk.",
             ) from error
-        # Nobody asked for files: those of errors are of use, and no job needs them.
+        # Files were not asked for: error files are useful, but no job needs them.
         self._on_problem(f"cannot make a temporary folder for error files: {why}")
 
     def prepare_round(self, round: int, restart_count: int, workers: int) -> Sequence[WorkerLogs]:

@@ -98,7 +98,7 @@ class Etcd:
 
 
 def campaign(etcd: Etcd, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Find who decides, or be the one if nobody does.
+    """Find the leader, or become it if there is none.
 
     `key` and `value` (JSON text with the candidate's `incarnation`), `record_key`, `end_key`,
     `ttl_s`. Returns `is_won`, the `value` that stands, its `create_revision`, the `ending` of the
@@ -135,14 +135,14 @@ def _campaign(etcd: Etcd, arguments: Mapping[str, Any]) -> dict[str, Any]:
     etcd.ask("/v3/lease/revoke", {"ID": lease})
     found = _first(answer["responses"][0]["response_range"])
     if found is None:
-        raise StoreUnreachable("etcd named somebody who decides, and forgot who")
+        raise StoreUnreachable("etcd named a leader, and forgot it")
     return {"is_won": False, **found}
 
 
 def renew(etcd: Etcd, arguments: Mapping[str, Any]) -> int:
     """Keep the lease; return its seconds from now on, 0 if the key is not ours any more.
 
-    Nobody of ours writes over a key that another holds; somebody else's words are replaced.
+    A key that another node of ours holds is never overwritten; foreign values are replaced.
     """
     found = _first(etcd.ask("/v3/kv/range", {"key": _encode(arguments["key"])}))
     if found is None or found["create_revision"] != arguments["create_revision"]:

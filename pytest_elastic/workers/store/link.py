@@ -114,7 +114,7 @@ class StoreLink:
         self._report(answer)
 
     def _look_at_office(self, call: str, answer: StoreAnswered) -> None:
-        """Take note of whether this node will renew what it holds; an error says nothing."""
+        """Note whether this node will renew what it holds; an error says nothing."""
         if call in _RESIGNS:
             self._is_in_office = False  # it runs out by itself, if that failed
         elif answer.error:
@@ -129,7 +129,7 @@ class StoreLink:
         return not self._waiting and not self._hosted and not self._is_in_office
 
     def _let_go(self) -> None:
-        """Let a service end that nobody asks anything of, and that hosts nothing."""
+        """Let an idle service end that hosts nothing."""
         if self._pid is None or self._channel is None or not self._is_idle:
             return
         self._leaving.add(self._pid)

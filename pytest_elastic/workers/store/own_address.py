@@ -25,7 +25,7 @@ __all__ = [
     "tentative_addresses",
 ]
 
-# Addresses that are nobody's (RFC 5737, RFC 3849): the way there is the way to anybody.
+# Addresses for documentation (RFC 5737, RFC 3849): they are routed by the default route.
 _ANYBODY = ("192.0.2.1", "2001:db8::1")
 _SIOCGIFADDR = 0x8915
 # IFA_F_TENTATIVE: of an address about which the kernel still asks other machines.
@@ -100,7 +100,7 @@ def address_towards(
 
 
 def known_here(host: str) -> Sequence[str]:
-    """Return the addresses that a host has without asking anybody: of `localhost`, or a literal."""
+    """Return the addresses of a host that need no lookup: of `localhost`, or a literal."""
     if _is_loopback_literal(host):
         return _look_up(host)
     with contextlib.suppress(ValueError):
@@ -160,7 +160,7 @@ def interface_addresses() -> Sequence[str]:
 
 
 def tentative_addresses() -> frozenset[str]:
-    """Return this machine's addresses of IPv6 at which nobody may listen yet."""
+    """Return this machine's IPv6 addresses that are tentative: they cannot be bound yet."""
     return frozenset(address for address, flags in _ipv6_flags() if flags & _TENTATIVE)
 
 

@@ -1,7 +1,7 @@
 """What a job needs of a file that all nodes see: who decides, for how long, which round stands.
 
-Here are the calls of `etcd_client` with a file in etcd's place. A leader has no lease that anybody
-counts down: it adds one to a count while it leads, and a node that has seen the count stand still
+Here are the calls of `etcd_client` with a file in etcd's place. A leader has no lease that is
+counted down: it adds one to a count while it leads, and a node that has seen the count stand still
 for as long as the lease, by its own clock, may take its place. Clocks of two machines are never
 compared.
 
@@ -12,7 +12,7 @@ that can be written. All is called on threads only, `prepare` on one of the agen
 the store service: a file server that is gone blocks.
 
 The file is one line of JSON, with an entry for each job that uses it, and for the last ones that
-did: how a job ended stays until others have ended, as nobody counts the time.
+did: how a job ended stays until others have ended, as no clock is shared.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ENDS = 64
 # Where a count begins: it has as many digits for as long as a job runs, so that counting on changes
 # nothing else in the file.
 _COUNT_FROM = 10**9
-# How often a lock that somebody holds is tried again: it is held for milliseconds.
+# How often a held lock is tried again: it is held for milliseconds.
 _LOCK_RETRY_S = 0.01
 # What reading a text raises that no pytest-elastic wrote; a count may be said to be infinite.
 _NOT_OURS = (
@@ -88,13 +88,13 @@ def go_without(path: str, limit_s: float, *, said: str) -> None:
 
 
 def campaign(arguments: Mapping[str, Any], *, now: float | None = None) -> Mapping[str, Any]:
-    """Find who decides, or be the one if nobody does; as `etcd_client.campaign`.
+    """Find the leader, or become it if there is none; as `etcd_client.campaign`.
 
     `path`, `run_id`, `value` (JSON text with the candidate's `incarnation`), `ttl_s`. In the place
     of the revision is a number that rises with each coordinator of the job. An answer says in
     `seen` what was seen of the coordinator, and since when; the next call has to be given that, as
     the process of this one may be gone by then. `now` is on this machine's monotonic clock, which
-    is read where nobody says it.
+    is read if it is not given.
     """
     value, ttl_s = str(arguments["value"]), int(arguments["ttl_s"])
     with _entry(arguments) as entry:
@@ -129,7 +129,7 @@ def campaign(arguments: Mapping[str, Any], *, now: float | None = None) -> Mappi
 
 
 def renew(arguments: Mapping[str, Any]) -> int:
-    """Count on; return for how many seconds that holds, 0 if somebody else decides."""
+    """Count on; return for how many seconds that holds, 0 if another node leads."""
     # A reader is on this machine, or reads it once the file server has it.
     with _entry(arguments, is_lasting=False) as entry:
         if not _is_ours(arguments, entry):
@@ -204,7 +204,7 @@ def _entry(arguments: Mapping[str, Any], *, is_lasting: bool = True) -> Iterator
 
 
 def _is_left(entry: Mapping[str, Any]) -> bool:
-    """Tell whether nobody decides by an entry, and nobody could go on with its round."""
+    """Tell whether an entry has no leader, and no round that could go on."""
     return not entry.get("holder") and not entry.get("record")
 
 
@@ -226,7 +226,7 @@ def _term(value: str) -> int:
 
 
 class _Busy(Exception):
-    """Somebody else has the lock."""
+    """Another process has the lock."""
 
 
 @contextlib.contextmanager

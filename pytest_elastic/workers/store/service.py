@@ -2,8 +2,8 @@
 
 It is apart from the keeper because torch's store starts threads, and a process with threads must
 not fork; and apart from the agent because a store call can block whatever its timeout says. Each
-call has a daemon thread of its own and a deadline: a frozen host costs a thread and delays nobody.
-The stores hosted here live until they are closed, or until the keeper ends.
+call has a daemon thread of its own and a deadline: a frozen host costs a thread and delays no other
+call. The stores hosted here live until they are closed, or until the keeper ends.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class StoreServiceRole:
             answer = StoreAnswered(id=order.id, value=call(self._stores, order.arguments))
         except ElasticError as error:
             answer = StoreAnswered(id=order.id, error=str(error))
-        except Exception as error:  # noqa: BLE001 (the thread's outermost frame: nobody else would hear)
+        except Exception as error:  # noqa: BLE001 (the thread's outermost frame)
             answer = StoreAnswered(id=order.id, error=f"{order.call} failed: {error!r}")
         self._answers.put(answer)
         os.write(self._wake_fd, b"\0")

@@ -41,7 +41,7 @@ class LateVariables:
     _processors: frozenset[int] = field(default=frozenset(), init=False)
 
     def begin(self) -> None:
-        """Take note of what an exec would hand on."""
+        """Note what an exec would hand on."""
         self._pid = os.getpid()
         self._threads = len(os.listdir("/proc/self/task"))
         self._umask = os.umask(0o22)

@@ -126,7 +126,7 @@ def test_a_ray_that_nobody_answers_for_is_told_at_once() -> None:
     """Ray itself, which need not be installed for this, would wait for minutes."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    message = f"the Ray at ray://127.0.0.1:{port}: nobody answers there \\(Connection refused\\)"
+    message = f"the Ray at ray://127.0.0.1:{port}: nothing answers there \\(Connection refused\\)"
     placement = RayPlacement(f"ray://127.0.0.1:{port}", count=0, call_back=CallBack())
     with pytest.raises(UsageError, match=message):
         placement.survey("", ())

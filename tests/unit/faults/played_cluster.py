@@ -107,7 +107,7 @@ class PlayedCluster:
         return future
 
     def operate(self, name: str, act: Callable[[], None]) -> Future[None]:
-        """Take note of an operation, and do it a moment later."""
+        """Note an operation, and do it a moment later."""
         self.log.append(name)
         verb = name.split(maxsplit=1)[0]
         future: Future[None] = Future(name)

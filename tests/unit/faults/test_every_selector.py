@@ -122,7 +122,7 @@ def test_what_has_no_meaning_is_refused() -> None:
             assert wrong[0].startswith("the gateway is no node"), (action, name)
         if len(fault.selectors()) == 1:
             _, wrong = findings(action, {**others, name: "others"})
-            assert wrong == ["`others` has nobody to be other than here"], (action, name)
+            assert wrong == ["`others` needs another side here"], (action, name)
         for term in NOT_EXCLUDED:
             _, wrong = findings(action, {**others, name: {"any": "all", "exclude": term}})
             assert len(wrong) == 1, (action, name, term, wrong)

@@ -91,7 +91,7 @@ def test_a_store_that_is_not_there_gets_no_strangers() -> None:
     world = world_with_a_store()
     world.cluster.sockets.serving.clear()
     world.fire("foreign_bytes", "rendezvous")
-    assert world.story == ["failed: nobody listens at n1:29400"]
+    assert world.story == ["failed: no process listens at n1:29400"]
     assert world.strangers.sent == {}
 
 

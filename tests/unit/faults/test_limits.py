@@ -28,7 +28,7 @@ def test_a_limit_that_nobody_meets_is_no_fault() -> None:
     world = World()
     world.fire("cpu_limit", "n2")
     world.pass_time(31)
-    assert world.story[-1] == "failed: nobody on n2 wanted more than 20% of a processor"
+    assert world.story[-1] == "failed: no process on n2 wanted more than 20% of a processor"
 
 
 def test_a_limit_that_is_healed_looks_once_more() -> None:

@@ -104,4 +104,4 @@ def test_a_store_that_is_not_there_cannot_be_hit() -> None:
     world = served()
     world.cluster.sockets.serving.clear()
     world.fire("slow_store", "rendezvous")
-    assert world.story == ["failed: nobody listens at n1:29400"]
+    assert world.story == ["failed: no process listens at n1:29400"]

@@ -184,8 +184,8 @@ CONTRADICTIONS: tuple[tuple[list[Record], str], ...] = (
     (repeated("round_committed", 0), "said round_committed of round 1 twice"),
     (repeated("round_ended", 0), "said round_ended of round 1 twice"),
     (repeated("worker_exited", 0), "said worker_exited of round 1 twice"),
-    (edited("round_ended", 0, round=3), "round_ended of round 3, which nobody has sealed"),
-    (dropped("round_sealed", 0), "round_committed of round 1, which nobody has sealed"),
+    (edited("round_ended", 0, round=3), "round_ended of round 3, which was never proposed"),
+    (dropped("round_sealed", 0), "round_committed of round 1, which was never proposed"),
     (edited("round_ended", 0, restarts_used=2), "2 restarts were used when round 1 ended"),
     (repeated("node_started", 0), "n1 started, and was up"),
     (repeated("node_stopped", 0), "n1 stopped, and was not up"),
@@ -522,4 +522,4 @@ def test_a_replaced_node_whose_new_launcher_still_runs_is_no_contradiction() -> 
     verdict = judge(story.records)
     assert verdict.is_valid, verdict.reason
     left = bind("no_survivors").run(History.of(story.records))
-    assert "nobody looked at" not in left.reason
+    assert "was never looked at" not in left.reason

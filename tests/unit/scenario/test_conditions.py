@@ -131,7 +131,7 @@ def test_a_trigger_is_met_by_the_writer_that_is_held_for_it(
 ) -> None:
     """By its pattern and its path, on the node that it names."""
     watching = watch(WritingCondition.model_validate(asked), 0.0)
-    expected = ["somebody on n1 is held in the middle of writing f"] * is_met
+    expected = ["a process on n1 is held in the middle of writing f"] * is_met
     last = "no such file was written in more than one byte"
     assert follow(watching, held(*told)) == (expected, last)
 

@@ -83,7 +83,7 @@ def test_a_selector_that_means_nobody_makes_the_fault_ineffective_with_the_reaso
     bench.lose(1)
     bench.pass_time(1)
     assert bench.fired == []
-    assert "means nobody now" in bench.facts(FaultIneffective)[0].reason
+    assert "is empty now" in bench.facts(FaultIneffective)[0].reason
 
 
 def test_chance_chooses_the_same_for_the_same_seed_and_entry() -> None:

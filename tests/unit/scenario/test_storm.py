@@ -257,7 +257,7 @@ def test_a_users_own_seeding_is_the_plans_seed() -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"faults": ["gpu"]}, "nobody knows how to draw 'gpu'"),
+        ({"faults": ["gpu"]}, "'gpu' cannot be drawn"),
         ({"nodes": 2, "exclude": ["n5"]}, "'n5' cannot be left out"),
         ({"nodes": 1, "faults": ["node"]}, "there is nothing to draw node from"),
         ({"nodes": 0}, "nodes=0: a whole number of at least 1 is expected"),
@@ -369,8 +369,8 @@ def test_a_users_fault_is_drawn_by_its_own_recipe() -> None:
 @pytest.mark.parametrize(
     ("storm", "message"),
     [
-        ({"faults": ["gpu"]}, "nobody knows how to draw 'gpu'"),
-        ({"faults": ["crash"]}, "nobody knows how to draw 'crash': the node would not come back"),
+        ({"faults": ["gpu"]}, "'gpu' cannot be drawn"),
+        ({"faults": ["crash"]}, "'crash' cannot be drawn: the node would not come back"),
         ({"faults": ["toxic"]}, "there is nothing to draw 'toxic' for: of 2 nodes 1 may be hit"),
         ({"faults": ["node"], "exclude": ["n1", "n2"]}, "there is nothing to draw 'node' for"),
         ({"exclude": ["n7"]}, "no node called 'n7' is there"),

@@ -200,7 +200,7 @@ class DiskLayer:
         return None
 
     def release(self) -> list[bytes]:
-        """Return the answers to those who were held in the middle of a write, and are no more."""
+        """Return the answers to writers that are no longer held in the middle of a write."""
         return [] if self._policy.holds is not None else self._held.release()
 
     def _answer(self, request: Request) -> bytes:
@@ -320,7 +320,7 @@ class DiskLayer:
     def _rename(self, request: Request, head: int) -> bytes:
         (target,) = struct.unpack_from("<Q", request.body)
         if head == 16 and struct.unpack_from("<I", request.body, 8)[0]:
-            raise OSError(errno.EINVAL, "no exchange, no replacement forbidden: nobody needs it")
+            raise OSError(errno.EINVAL, "RENAME_EXCHANGE and RENAME_NOREPLACE are not supported")
         old, new = wire.names_of(request.body[head:])
         there = self._nodes[target].fd
         os.rename(old, new, src_dir_fd=self._folder(request), dst_dir_fd=there)

@@ -83,7 +83,7 @@ class DiskLayers:
         return gone
 
     def on_child(self, pid: int) -> None:
-        """Take note of a child that was reaped."""
+        """Note a child that was reaped."""
         for layer in [each for each in self._layers if each.pid == pid]:
             self._layers.remove(layer)
             if layer.conversation is not None:

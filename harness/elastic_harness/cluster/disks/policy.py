@@ -1,4 +1,4 @@
-"""What a disk does to those who use it: takes long, refuses, fails. Values in, values out."""
+"""What a disk does to its users: takes long, refuses, fails. Values in, values out."""
 
 from __future__ import annotations
 

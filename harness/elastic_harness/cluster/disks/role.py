@@ -95,5 +95,5 @@ class DiskRole:
         self._loop.call_at(self._busy_until, lambda: self._send(answer))
 
     def _send(self, answer: bytes) -> None:
-        with contextlib.suppress(FileNotFoundError):  # nobody waits for it any more
+        with contextlib.suppress(FileNotFoundError):  # the request was interrupted
             os.write(self._fuse, answer)

@@ -20,7 +20,7 @@ _CLOSE_WRITE, _MOVED_TO, _CREATE, _OVERFLOW, _IS_DIR = 0x8, 0x80, 0x100, 0x4000,
 _NON_BLOCKING_CLOEXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC
 _EVENT = struct.Struct("iIII")
 _CHUNK = 1 << 16
-# A folder for each step, each of some files: nobody means to watch more than this.
+# A folder for each step, each of some files: more than this is a mistake.
 _MOST_FOLDERS = 10_000
 # What an error number says, where the kernel's own words name another thing.
 _NO_ROOM: Final = {

@@ -30,7 +30,7 @@ class AgentCommand:
         self._said_fd = os.memfd_create("agent-command", os.MFD_CLOEXEC)
         given_fd = subprocess.PIPE
         if given is not None:
-            # A file, and not a pipe: nobody is to wait for a command that reads nothing.
+            # A file, and not a pipe: a command that reads nothing must not block us.
             given_fd = os.memfd_create("agent-order", os.MFD_CLOEXEC)
             os.write(given_fd, given)
             os.lseek(given_fd, 0, os.SEEK_SET)
@@ -98,12 +98,14 @@ class AgentCommand:
     def give(self, order: bytes) -> bool:
         """Give it its order, which is all that it waited for; False if it has ended."""
         assert self.process.stdin is not None, "it was asked"
+        if self.process.poll() is not None:
+            return False
         try:
             self.process.stdin.write(order)
             self.process.stdin.close()
         except OSError:
             return False
-        return self.process.poll() is None
+        return True
 
     def dismiss(self) -> None:
         """Give it no order."""

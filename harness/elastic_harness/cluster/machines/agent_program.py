@@ -65,7 +65,7 @@ def _be_daemon(start: AgentStart, caller: str, code: str, answer: int) -> None:
 
     try:
         _be_agent(start, caller, code, on_ready)
-    except BaseException as error:  # noqa: BLE001 (a daemon has nobody else to tell)
+    except BaseException as error:  # noqa: BLE001 (a daemon has no other way to report it)
         on_ready(f"the agent failed: {error!r}")
         os._exit(70)
     os._exit(0)

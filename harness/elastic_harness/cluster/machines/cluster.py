@@ -404,7 +404,7 @@ class MachinesCluster:
         return self._gateway
 
     def _on_own_event(self, event: ClusterEvent) -> None:
-        """Take note that the switch of this machine was lost."""
+        """Note that the switch of this machine was lost."""
         if isinstance(event, ServerLost) and self._closing is None:
             self._on_event(event)
 

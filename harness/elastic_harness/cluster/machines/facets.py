@@ -306,7 +306,7 @@ class MachineStrangers:
                 machine.tell("send_strangers_away", {"owner": owner})
 
     def forget(self) -> None:
-        """Take note that all were sent away."""
+        """Note that all were sent away."""
         self._visits.clear()
 
 
@@ -360,7 +360,7 @@ class MachineLogs(LocalLogs):
 
 
 class MachineFiles:
-    """`Files`: each agent watches its machine's, as a kernel tells only of those who write there.
+    """`Files`: each agent watches its machine's, as a kernel reports only its own machine's writes.
 
     Where machines see one folder, on one kernel, the first of them is listened to.
     """

@@ -31,7 +31,7 @@ BEAT_S: Final = 1.0
 # TCP itself comes back late after a cut, by its growing pauses (13 s after one of 40 s).
 _SILENCE_S: Final = 3.0
 _DIAL_LIMIT_S: Final = 2.0
-# Nobody listens at that port any more: pytest is gone, or its machine has been started anew.
+# Nothing listens at that port any more: pytest is gone, or its machine has been started anew.
 _REFUSALS: Final = 3
 # An agent that has closed its connection dials again at once; one that was killed does not.
 _REDIAL_LIMIT_S: Final = 10.0
@@ -175,7 +175,7 @@ class Link:
 class Dialler:
     """The agent's side: dials pytest at one of several addresses, for as long as the lease holds.
 
-    `on_ready` is called at the first connection, `on_end` when there is nobody to work for.
+    `on_ready` is called at the first connection, `on_end` when pytest is gone.
     """
 
     def __init__(
@@ -356,7 +356,7 @@ class Switchboard:
         return machine in self._agents
 
     def close(self) -> None:
-        """Hang up, and answer nobody any more: agents see that as the end of pytest."""
+        """Hang up, and accept no connection any more: agents see that as the end of pytest."""
         if self._listener.fileno() < 0:
             return
         self._timer.cancel()

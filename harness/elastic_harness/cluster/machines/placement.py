@@ -37,7 +37,7 @@ __all__ = [
     "ssh_placement",
 ]
 
-# No questions: nobody is there to answer them. What the user has configured comes first elsewhere.
+# Ask no questions: no user is there to answer. What the user has configured comes first elsewhere.
 _SSH_OPTIONS: Final = (
     *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
     # An agent may wait for minutes, and firewalls forget a connection that is silent for so long.

@@ -48,8 +48,8 @@ except ImportError as error:
 
 __all__: list[str] = []
 
-# What others may take to give a processor back that they have no use for any more. Beyond it they
-# have one: nobody wants to wait for the end of another job.
+# How long to wait for a processor that another job is about to give back. After that it is taken
+# to be in use: a test does not wait for the end of another job.
 _RESERVE_LIMIT_S: Final = 10.0
 # An agent answers within a second, once Ray has started a worker for it.
 _RUN_LIMIT_S: Final = 50.0

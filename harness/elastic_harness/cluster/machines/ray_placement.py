@@ -40,7 +40,7 @@ from pytest_elastic.loop import Loop
 __all__ = ["RayPlacement"]
 
 _DRIVER: Final = (sys.executable, "-m", "elastic_harness.cluster.machines.ray_driver")
-# Ray itself waits for minutes where nobody answers.
+# Ray itself waits for minutes if nothing answers.
 _DIAL_LIMIT_S: Final = 5.0
 # One that starts a Ray of its own takes 6 s on two busy cores, and as long to end it.
 _OPEN_LIMIT_S: Final = 60.0
@@ -213,7 +213,7 @@ class RayPlacement(Placement):
             socket.create_connection((host.strip("[]"), int(port)), _DIAL_LIMIT_S).close()
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise UsageError(f"cannot use {self.where}: nobody answers there ({why})") from error
+            raise UsageError(f"cannot use {self.where}: nothing answers there ({why})") from error
 
     def _open(self, loop: Loop) -> Future[None]:
         """Start a driver unless there is one; many may wait for it."""

@@ -1,4 +1,4 @@
-"""A node's network device: a TUN whose packets somebody else carries, set up over rtnetlink.
+"""A node's network device: a TUN whose packets the switch carries, set up over rtnetlink.
 
 The older ioctl requests would do but for the length of the queue, which they let only the root of
 the whole machine change.
@@ -46,7 +46,7 @@ def open_tun(name: str, *, offloads: bool = True) -> int:
 
     The device is persistent: it goes with its namespace, in the kernel's own time. To remove a
     device with its last descriptor takes the kernel 15 to 45 ms in which the closing process waits:
-    for the switch, a stall of everybody.
+    for the switch, a stall of all nodes.
     """
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     try:

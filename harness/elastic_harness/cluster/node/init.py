@@ -1,8 +1,8 @@
-"""Pid 1 of a node: it starts what it is told to, reaps everybody, and reports exits.
+"""Pid 1 of a node: it starts what it is told to, reaps all processes, and reports exits.
 
 A launcher must never be pid 1 itself: an init ignores every signal it has no handler for. When the
 connection to the server ends, so does this process, and the kernel ends the node with it; without a
-pid namespace it first kills its descendants, whom it adopts as their parents end.
+pid namespace it first kills its descendants, which it adopts as their parents end.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class NodeInit:
         return ProgramRole(fields, tell)
 
     def _reap(self) -> None:
-        # Without namespaces its /dev/shm is everybody's.
+        # Without namespaces its /dev/shm is the machine's.
         isolated = self._plan.is_isolated
         while True:
             try:

@@ -1,7 +1,8 @@
 """Which mounts are ours, among all those of a mount namespace.
 
-The kernel does not say who has mounted something, and on a machine that does other work mounts come
-and go: containers, sessions of users, removable disks. So what is ours has to be known by itself.
+The kernel does not say which process has mounted something, and on a machine that does other work
+mounts come and go: containers, sessions of users, removable disks. So what is ours has to be known
+by itself.
 """
 
 from __future__ import annotations

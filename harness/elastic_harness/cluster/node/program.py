@@ -73,7 +73,7 @@ class ProgramRole:
 
     def _as_role(self, name: str, argv: list[str], environ: dict[str, str]) -> Role:
         for number in _PYTHON_IGNORES:
-            # A role is a Python that nobody starts: a connection that breaks is no reason to die.
+            # A role is not started by a user: a connection that breaks is no reason to die.
             signal.signal(number, signal.SIG_IGN)
         os.environ.clear()
         os.environ.update(environ)

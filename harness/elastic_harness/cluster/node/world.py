@@ -65,7 +65,7 @@ def build(plan: NodePlan) -> Surroundings:
     _mount_private_trees(plan)
     for path in filter(os.path.exists, plan.read_only):
         ns.bind_read_only(path)
-    # `eth0` would announce itself by IPv6 all the time, to nobody.
+    # `eth0` would announce itself by IPv6 all the time, for nothing.
     _write_if_there(f"/proc/sys/net/ipv6/conf/{DEVICE}/disable_ipv6", "1")
     for name, value in plan.sysctls.items():
         ns.write_file(f"/proc/sys/net/{name.replace('.', '/')}", value)

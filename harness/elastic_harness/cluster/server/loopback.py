@@ -9,7 +9,7 @@ from elastic_harness.cluster.cluster import ClusterError
 
 __all__ = ["LoopbackRange"]
 
-# 127.2.2 to 127.251.251: clear of what everybody uses, and of the network's own first and last.
+# 127.2.2 to 127.251.251: clear of what other programs use, and of the network's own first and last.
 _FIRST, _COUNT = 2, 250
 
 

@@ -273,7 +273,7 @@ class NodeTable:
             node.group.freeze(frozen=False)  # on version 1 what is frozen cannot die
 
     def on_child(self, pid: int, status: int) -> None:
-        """Take note of a child that was reaped."""
+        """Note a child that was reaped."""
         for node in self:
             if node.pid == pid:
                 self._on_gone(node)

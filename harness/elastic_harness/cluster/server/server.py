@@ -34,7 +34,7 @@ from pytest_elastic.loop import Loop
 
 __all__ = ["ClusterServer", "ServerPlan"]
 
-# Nine times the share of anybody else, which is more than it ever asks for.
+# Nine times the share of other processes, which is more than it ever asks for.
 _NICE = -10
 # The kernel shares processors out between sessions first, where it groups processes by these. The
 # switch's session is the server's; launchers have sessions of their own.

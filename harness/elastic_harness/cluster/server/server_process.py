@@ -24,7 +24,7 @@ __all__ = ["VARIABLE", "ServerProcess", "sharing_one_interpreter"]
 # Names the socket of a fork server, and in what surroundings it runs.
 VARIABLE: Final = "ELASTIC_FORK_SERVER"
 _QUOTED_LINES = 20
-# What is inherited, and cannot be taken over from somebody else's process.
+# What is inherited, and cannot be taken over from another process.
 _INHERITED: Final = ("Uid", "Gid", "Groups", "Umask", "SigIgn", "SigBlk", "Cap", "NoNewPrivs")
 _NAMESPACES: Final = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
 

@@ -88,37 +88,37 @@ class _OfLinks(Fault):
             return
         (_, left), (name, right) = ends
         nodes = scenario.nodes
-        why = _why_nobody_opposite(left, right, nodes) or _why_nobody_opposite(right, left, nodes)
+        why = _why_none_opposite(left, right, nodes) or _why_none_opposite(right, left, nodes)
         if name == "between":
             why = why or _why_both(left, right) or _why_both(right, left)
         if why is not None:
             yield Finding(why, (name,))
 
 
-def _why_nobody_opposite(side: Selector, opposite: Selector, nodes: Names) -> str | None:
-    """Say why `others` on one side is nobody, or return None."""
+def _why_none_opposite(side: Selector, opposite: Selector, nodes: Names) -> str | None:
+    """Say why `others` on one side is empty, or return None."""
     if not any(term.kind == "others" for term in side.terms):
         return None
     kinds = {term.kind for term in opposite.terms}
     if "others" in kinds:
-        return "`others` on both sides is nobody: say who one of them is"
-    is_everybody = "all" in kinds or {term.name for term in opposite.terms} >= set(nodes)
-    if is_everybody and not opposite.exclude:
-        return f"`{opposite}` is everybody: nobody is left for `others`"
+        return "`others` on both sides is empty: name the nodes of one side"
+    is_all = "all" in kinds or {term.name for term in opposite.terms} >= set(nodes)
+    if is_all and not opposite.exclude:
+        return f"`{opposite}` is all nodes: none is left for `others`"
     return None
 
 
 def _why_both(one: Selector, other: Selector) -> str | None:
-    """Say why somebody is on both sides, whatever the run looks like, or return None."""
+    """Say why a node is on both sides, whatever the run looks like, or return None."""
     if one.exclude or other.exclude:
         return None
     across = [term for term in other.terms if term.kind != "gateway"]
     if across and any(term.kind == "all" for term in one.terms):
-        return f"`{one}` is everybody, `{other}` too: nobody has a link to itself (try `others`)"
+        return f"`{one}` is all nodes, `{other}` too: no node has a link to itself (try `others`)"
     fixed = {"rank", "rank host", "newest", "store host", "majority"}  # two majorities meet
     both = sorted({str(term) for term in one.terms if term.kind in fixed} & set(map(str, across)))
     if both:
-        return f"{', '.join(both)} is on both sides: nobody has a link to itself"
+        return f"{', '.join(both)} is on both sides: no node has a link to itself"
     return None
 
 
@@ -196,7 +196,7 @@ class SomeLinks(_OfLinks):
     @model_validator(mode="after")
     def _ends_fit(self) -> SomeLinks:
         if (self.from_ is None) != (self.to is None):
-            raise ValueError("`from` and `to` belong together: whose packets to whom")
+            raise ValueError("`from` and `to` belong together: sender and receiver")
         if self.node is not None and self.from_ is not None:
             raise ValueError("`node` means all links of a node: keep it, or `from` and `to`")
         return self
@@ -234,7 +234,7 @@ def links_of(
 def ends_of(
     selector: Selector, situation: Situation, *, stream: str, apart_from: Names | None = None
 ) -> Names:
-    """Return the nodes that are meant, by name, and the gateway; raises SelectionEmpty: nobody."""
+    """Return the selected nodes, by name, and the gateway; raises SelectionEmpty if none."""
     nodes = selector.without_gateway()
     found: Names = ()
     if nodes is not None:

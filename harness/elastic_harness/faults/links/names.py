@@ -37,12 +37,12 @@ def _address(value: str) -> str:
 class ConfuseNames(Fault):
     """Some nodes take the names of others for something else: wrong, missing or slow to find.
 
-    `node` is who is confused, `of` whose names it is about, and exactly one of `wrong` (an IPv4
-    address), `missing: true` and `slow` (how long a lookup takes, at most 25s) says how. What is
-    connected stays so: only new lookups notice. Of several that change one name of one node the
-    last is right; each heals its own. Stands for a stale /etc/hosts, a DNS record that has gone or
-    points elsewhere, a name service under load. Does not stand for: names that resolvers keep in
-    caches of their own, IPv6 answers.
+    `node` is where lookups are changed, `of` the nodes whose names are changed, and exactly one of
+    `wrong` (an IPv4 address), `missing: true` and `slow` (how long a lookup takes, at most 25s)
+    says how. What is connected stays so: only new lookups notice. Of several that change one name
+    of one node the last is right; each heals its own. Stands for a stale /etc/hosts, a DNS record
+    that has gone or points elsewhere, a name service under load. Does not stand for: names that
+    resolvers keep in caches of their own, IPv6 answers.
     """
 
     name = "names"

@@ -24,7 +24,7 @@ from pytest_elastic.errors import UsageError
 
 __all__ = ["FlapLinks", "Partition"]
 
-# In a ring of three, everybody is everybody's neighbour.
+# In a ring of three, all are neighbours.
 _NODES_OF_SHAPE: Final = {"ring": 4, "halves": 2}
 
 
@@ -42,7 +42,7 @@ def _one_group(value: object) -> object:
         if len(value) == 2:
             sides = _as_yaml(value)
         raise ValueError(
-            "`split` is one group, cut off from everybody else: name one of the sides, or write "
+            "`split` is one group, cut off from all others: name one of the sides, or write "
             f"`between: {sides}`"
         )
     return value
@@ -102,7 +102,7 @@ class Partition(LinkFault):
         given = [key for key in shapes if getattr(self, key) is not None]
         if self.from_ is not None or self.to is not None:
             if self.from_ is None or self.to is None:
-                raise ValueError("`from` and `to` belong together: who is not heard by whom")
+                raise ValueError("`from` and `to` belong together: sender and receiver")
             given.append("from and to")
         if len(given) != 1:
             found = ", ".join(given) or "none"
@@ -112,16 +112,17 @@ class Partition(LinkFault):
             raise ValueError("`pairs` has one pair of nodes or more")
         for pair in self.pairs or ():
             if pair[0] == pair[1]:
-                raise ValueError(f"{pair[0]} is on both sides: nobody has a link to itself")
+                raise ValueError(f"{pair[0]} is on both sides: no node has a link to itself")
         if self.bridge is not None and not _is_one(self.bridge):
             raise ValueError(f"one node is the bridge, and `{self.bridge}` are several")
         if self.split is not None and any(t.kind == "all" for t in self.split.terms):
-            raise ValueError("`split: all` leaves nobody to be split from: use `isolate`")
+            raise ValueError("`split: all` leaves no other side: use `isolate`")
         left, right = self.between if self.between is not None else (self.from_, self.to)
         if left is not None and right is not None:
             names = [{str(t) for t in side.terms if t.kind == "node"} for side in (left, right)]
             if both := sorted(names[0] & names[1]):
-                raise ValueError(f"{', '.join(both)} is on both sides: nobody has a link to itself")
+                both_sides = ", ".join(both)
+                raise ValueError(f"{both_sides} is on both sides: no node has a link to itself")
         return self
 
     def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
@@ -136,7 +137,7 @@ class Partition(LinkFault):
         group = self.split
         is_plain = group is not None and not group.exclude and not group.means_gateway
         if group is not None and is_plain and {term.name for term in group.terms} >= set(nodes):
-            yield Finding(f"`{group}` is everybody: nobody is left to be split from", ("split",))
+            yield Finding(f"`{group}` is all nodes: no other side is left", ("split",))
 
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
         try:

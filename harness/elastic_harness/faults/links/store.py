@@ -72,13 +72,13 @@ class StoreFault(Fault):
         sockets = having(context.cluster.sockets, context.cluster.capabilities["listeners"])
         holders = list((yield from sockets.listeners(node, port)))
         if not holders:
-            raise FaultImpossible(f"nobody listens at {node}:{port}")
+            raise FaultImpossible(f"no process listens at {node}:{port}")
         pids = ", ".join(str(each.pid) for each in holders)
         return holders, f"{pids} at {node}:{port}"
 
 
 def _until_healed(context: FaultContext, processes: list[ProcessRef]) -> Steps:
-    """Wait for the heal, or until there is nobody left to be continued."""
+    """Wait for the heal, or until no process is left to be continued."""
     try:
         for process in processes:
             yield Until(context.ends.of(process), _LONGEST_S, "it was stopped for a whole day")

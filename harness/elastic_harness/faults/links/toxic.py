@@ -92,7 +92,7 @@ class AddToxic(_ProxyFault):
     @model_validator(mode="after")
     def _fits(self) -> AddToxic:
         if self.toxicity == 0.0:
-            raise ValueError("a toxicity of 0% harms nobody")
+            raise ValueError("a toxicity of 0% has no effect")
         wanted = {"latency": "latency", "bandwidth": "rate", "slow_close": "delay"}
         wanted["limit_data"] = "bytes"
         key = wanted.get(self.type)
@@ -186,7 +186,7 @@ class DisableProxy(_ProxySwitch):
     """
 
     name = "disable_proxy"
-    proof = "it was on before, and nothing listens at its port any more (not: that somebody came)"
+    proof = "it was on before, and nothing listens at its port now (not: that a client connected)"
     _on: ClassVar[bool] = False
 
 
@@ -197,7 +197,7 @@ class EnableProxy(_ProxySwitch):
     """
 
     name = "enable_proxy"
-    proof = "it was off before, and listens (not: that somebody came)"
+    proof = "it was off before, and listens (not: that a client connected)"
     _on: ClassVar[bool] = True
 
 

@@ -71,7 +71,7 @@ class _Met:
         self._was_narrowest: dict[str, bool] = {}
 
     def begin(self) -> Waits[None]:
-        """Take note of what was counted before the limit."""
+        """Note what was counted before the limit."""
         for node in self._nodes:
             self._seen[node.name] = self._counter((yield from _read(self._context, node.name)))
             others = self._context.limits.narrowest(node.name, self._of)
@@ -129,7 +129,7 @@ class LimitCpu(_NodeLimit):
         counted = yield from wait_for_proof(context, met.count)
         if not counted:
             raise FaultImpossible(
-                f"nobody on {names_of(targets.nodes)} wanted more than {self.share:.0%} of a "
+                f"no process on {names_of(targets.nodes)} wanted more than {self.share:.0%} of a "
                 "processor"
             )
         return Evidence(
@@ -160,7 +160,7 @@ class LimitMemory(_NodeLimit):
         counted = yield from wait_for_proof(context, met.count)
         if not counted:
             raise FaultImpossible(
-                f"nobody on {names_of(targets.nodes)} wanted {self.size} more bytes of memory"
+                f"no process on {names_of(targets.nodes)} wanted {self.size} more bytes of memory"
             )
         return Evidence(
             text=f"met the limit so many times: {_by_node(counted)}",
@@ -215,7 +215,7 @@ class LimitProcesses(_NodeLimit):
         counted = yield from wait_for_proof(context, look)
         if not counted:
             raise FaultImpossible(
-                f"nobody on {names_of(targets.nodes)} tried to start more processes"
+                f"no process on {names_of(targets.nodes)} tried to start more processes"
             )
         return Evidence(
             text=f"refused so many processes: {_by_node(counted)}",

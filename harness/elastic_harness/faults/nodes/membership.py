@@ -115,7 +115,7 @@ class JoinNodes(Fault):
         return Targets(new_nodes=tuple(names))
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        yield InForce.NEEDS_JOB  # starting takes a while, and holds nobody up
+        yield InForce.NEEDS_JOB  # starting takes a while, and delays nothing else
         starts = {}
         for number, name in enumerate(targets.new_nodes):
             if number:

@@ -107,7 +107,7 @@ class CrashNode(NodeFault):
 
 
 class CutPower(NodeFault):
-    """A node goes silent, then dies: no FIN, no RST, nobody tells the others.
+    """A node goes silent, then dies: no FIN, no RST, nothing tells the others.
 
     Stands for a power failure, a kernel panic, a pulled cable that never comes back. Does not stand
     for: ARP entries that expire, a switch port that reports its link down.

@@ -72,9 +72,9 @@ class HangWorker(WorkerFault):
     @model_validator(mode="after")
     def _has_peers(self) -> HangWorker:
         chosen = with_exclude(self.worker, self.exclude)
-        everybody = any(term.kind == "all" for term in chosen.terms) and not chosen.exclude
-        if self.how == "collective" and everybody:
-            raise ValueError("where all ranks stay away, nobody waits for them in a collective")
+        is_all = any(term.kind == "all" for term in chosen.terms) and not chosen.exclude
+        if self.how == "collective" and is_all:
+            raise ValueError("where all ranks stay away, no rank waits for them in a collective")
         return self
 
     def resolve(self, situation: Situation, *, stream: str) -> Targets:

@@ -1,6 +1,6 @@
 """Several faults that stop one process or one node: it goes on when the last of them is healed.
 
-Pure: who has stopped what, and what follows from it. A paused node may be one whose every process
+Pure: which faults stop what, and what follows from it. A paused node may be one whose every process
 was sent SIGSTOP, so that a process of it is continued only after the node.
 """
 
@@ -34,7 +34,7 @@ class Stops:
         self._waiting: dict[str, list[ProcessRef]] = {}  # to go on with their node, in order
 
     def stop(self, owner: str, process: ProcessRef) -> None:
-        """Take note that `owner` stops a process."""
+        """Note that `owner` stops a process."""
         key = process.node, process.pid
         known = self._processes.get(key)
         if known is None or not known.may_be(process):
@@ -63,7 +63,7 @@ class Stops:
         return tuple(free)
 
     def pause(self, owner: str, node: str) -> None:
-        """Take note that `owner` pauses a node."""
+        """Note that `owner` pauses a node."""
         self._nodes.setdefault(node, set()).add(owner)
 
     def resume(self, owner: str, node: str) -> bool:
@@ -86,7 +86,7 @@ class Stops:
         return tuple(free), held
 
     def forget(self, node: str) -> None:
-        """Take note that a node is gone, with all that was stopped there."""
+        """Note that a node is gone, with all that was stopped there."""
         self._nodes.pop(node, None)
         self._waiting.pop(node, None)
         for key in [key for key in self._processes if key[0] == node]:

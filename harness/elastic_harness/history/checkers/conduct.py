@@ -88,7 +88,7 @@ def no_survivors(history: History, _: NoParameters) -> Verdict:
         if began.get(entry.node, 0) < entry.seq < ended.seq
     }
     if unsought := sorted(over - sought - _nodes_gone(history, ended)):
-        return unknown(f"nobody looked at what was left on {', '.join(unsought)}", (ended.seq,))
+        return unknown(f"what was left on {', '.join(unsought)} was never looked at", (ended.seq,))
     if not over and ended.event.outcome in ("limit", "unmet", "aborted"):
         return unknown("the run was over before any launcher had ended", (ended.seq,))
     nodes = ", ".join(sorted(over)) or "any node"

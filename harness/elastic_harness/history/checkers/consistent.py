@@ -1,9 +1,10 @@
 """Whether the records of a history agree with each other.
 
-Much is in a history twice: a launcher says whom it starts, and each worker says who it is. Where
-the two contradict each other, or where a process speaks that nobody has started or that is dead, a
-record is missing or wrong, and no verdict on such a history is worth anything: it is unknown. Only
-where a worker was told something else than its launcher says that it was, the job itself is wrong.
+Much is in a history twice: a launcher says which workers it starts, and each worker says which it
+is. Where the two contradict each other, or where a process speaks that was never started or that is
+dead, a record is missing or wrong, and no verdict on such a history is worth anything: it is
+unknown. Only where a worker was told something else than its launcher says that it was, the job
+itself is wrong.
 """
 
 from __future__ import annotations
@@ -328,7 +329,7 @@ def _said_twice(history: History) -> Iterator[Contradiction]:
     ]
     for told in numbered:
         if sealed and told.event.round not in sealed:
-            what = f"{told.event.kind} of round {told.event.round}, which nobody has sealed"
+            what = f"{told.event.kind} of round {told.event.round}, which was never proposed"
             yield Contradiction(what=what, events=(told.seq,))
     by_coordinator: dict[str, Entry[RoundEnded]] = {}
     for entry in history:
@@ -358,7 +359,7 @@ def _is_as_told(hello: WorkerHello, commit: RoundCommitted) -> bool:
 
 
 def _nodes(history: History) -> Iterator[Contradiction]:
-    """Nodes start and stop in turn, and nobody runs, or speaks, on one that is down."""
+    """Nodes start and stop in turn, and no process runs, or speaks, on one that is down."""
     up: dict[str, Entry[Event]] = {}
     down: dict[str, Entry[Event]] = {}
     if not history.of_kind(NodeStarted):

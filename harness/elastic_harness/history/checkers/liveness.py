@@ -308,15 +308,15 @@ def rank_stability(history: History, _: NoParameters) -> Verdict:
 
 
 def _newcomer_in_between(old: World, new: World) -> str | None:
-    """Each newcomer before the last survivor needs somebody who left from that very gap."""
+    """Each newcomer before the last survivor needs a node that left from that very gap."""
     gaps_old = _strangers_by_gap(old.nodes, new.nodes)
     gaps_new = _strangers_by_gap(new.nodes, old.nodes)
     for gap, newcomers in list(gaps_new.items())[:-1]:
         if len(newcomers) > len(gaps_old.get(gap, ())):
-            before = gap or "everybody"
+            before = gap or "the last node"
             return (
                 f"{newcomers[-1]} came into round {new.ordinal} before nodes that were there, "
-                f"after {before}, where nobody had left"
+                f"after {before}, where no node had left"
             )
     return None
 

@@ -68,7 +68,7 @@ def _end_of(history: History) -> tuple[int, ...]:
 
 
 def unexplained_ranks(history: History, world: World) -> list[int]:
-    """Return the ranks of a round that nobody heard of though nothing kept them, lowest first.
+    """Return the ranks of a round that were never heard of without a known reason, lowest first.
 
     What may have kept them: a fault, or a worker, a launcher or a node that was lost, while the
     round was forming; a launcher that says it never started them or that they ended without a word;
@@ -107,7 +107,7 @@ def never_started(history: History, world: World) -> list[int]:
     """Return the ranks of a round that no launcher has started, lowest first.
 
     A round may end before one of its nodes has begun with it. That is known only where launchers
-    say whom they start, and where each one that has said nothing of it was heard of after the round
+    say which workers they start, and where each silent one was heard of after the round
     was committed; else the list is empty.
     """
 

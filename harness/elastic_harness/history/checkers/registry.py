@@ -85,7 +85,7 @@ class Checker(Generic[P]):
     def __post_init__(self) -> None:
         fields = self.parameters.model_fields
         assert self.shorthand in {None, *fields}, f"{self.name} has no parameter {self.shorthand}"
-        assert self.observes <= OBSERVABLES, f"{self.name}: nobody can observe {self.observes}"
+        assert self.observes <= OBSERVABLES, f"{self.name}: {self.observes} cannot be observed"
 
     def read(self, value: YamlValue) -> P:
         """Return the parameters that a clause's value stands for (None, True: a bare name).

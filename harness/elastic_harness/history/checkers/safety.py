@@ -29,8 +29,8 @@ __all__ = [
     "split_brain",
 ]
 
-# A process that is continued after a pause finishes what it was about to do before anybody can
-# fence it (R6): steps that begin this soon after such a heal are the pause's doing.
+# A process that is continued after a pause finishes what it was about to do before its keeper
+# can fence it (R6): steps that begin this soon after such a heal are the pause's doing.
 _RESUME_GRACE_S = 1.0
 _NOBODY = "no worker said hello"
 
@@ -50,7 +50,7 @@ def ranks(history: History, _: NoParameters) -> Verdict:
         if world.formed_at is None and (missing := unexplained_ranks(history, world)):
             return unknown(
                 f"ranks {', '.join(map(str, missing))} of round {_name(world)} never said hello: "
-                "whether they were given, and to whom, is not known",
+                "whether they were given, and to which workers, is not known",
                 [worker.hello_seq for worker in world.workers.values()],
             )
     formed = sum(world.formed_at is not None for world in worlds)
@@ -273,7 +273,7 @@ def _late_steps(history: History) -> Iterator[tuple[World, WorkerView, Step, Wor
 
 
 def _resumes(history: History) -> list[tuple[float, FaultFired]]:
-    """Return when faults that stop processes were healed, and whom they had stopped."""
+    """Return when faults that stop processes were healed, with what they had stopped."""
     paused = {
         entry.event.id: entry.event for entry in history.of_kind(FaultFired) if entry.event.pauses
     }

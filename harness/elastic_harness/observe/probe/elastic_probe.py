@@ -3,10 +3,10 @@
 
 This file runs in the user's process, under whatever Python it has, before the first line of the
 script. So it uses the standard library only (and of that nothing that costs), does nothing of which
-it cannot be sure, and falls silent at the first sign that nobody listens. Sending never waits: what
-the kernel does not take waits in a bounded buffer, and then counts as dropped. The only waits are
-the hello (until the harness has looked for workers that should be dead) and a hold (until a fault
-has fired); both are bounded.
+it cannot be sure, and falls silent at the first sign that the harness does not listen. Sending
+never waits: what the kernel does not take waits in a bounded buffer, and then counts as dropped.
+The only waits are the hello (until the harness has looked for workers that should be dead) and a
+hold (until a fault has fired); both are bounded.
 
 To the harness go JSON lines, each with `say`: the kind of an event of the history and its fields
 (`elastic_harness.history.events`), `acted` or `stacks`. Back come lines of words: `welcome hash=1

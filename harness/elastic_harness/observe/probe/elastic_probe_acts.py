@@ -21,7 +21,7 @@ else:
 
 __all__ = ["perform"]
 
-# Nobody waits this long for a rank; it is for a harness that has forgotten about one.
+# Longer than any test waits for a rank; it is for a harness that has forgotten about one.
 _LIMIT_S = 3600.0
 _CHUNK_BYTES = 16 << 20
 
@@ -117,7 +117,7 @@ def _hold_gil(probe: Probe, _: str) -> None:
 
 
 def _is_told_to_resume(probe: Probe) -> bool:
-    """Tell whether the wait is over: by order, or because nobody is there to give one."""
+    """Tell whether the wait is over: by order, or because the harness is gone."""
     is_over = False
     for words in probe.wire.read():
         if words == ["resume"]:

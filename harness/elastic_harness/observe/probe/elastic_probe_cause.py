@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 (a folder of PYTHONPATH, not a package)
 """Why a worker fails, or where it stands still, as far as that can be seen from inside.
 
-An exception that nobody catches is reported before it is printed; what prints it is what would have
+An uncaught exception is reported before it is printed; what prints it is what would have
 printed it without us. The stacks of all threads are written by C code (`faulthandler`), because
 who hangs may never give Python's lock back: on a signal that has no other use, into a file that is
 memory only. The harness sends that signal at the end of a run that hangs, and reads the file.
@@ -26,7 +26,7 @@ else:
 
 __all__ = ["CauseSide"]
 
-# Real-time signals are nobody's by default: libc keeps the lowest for itself, and programs take
+# Real-time signals have no use by default: libc keeps the lowest for itself, and programs take
 # theirs from both ends. faulthandler asks the kernel to restart system calls that it interrupts.
 _SIGNAL = _signal.SIGRTMIN + 13
 # A program may start thread after thread that fails.
@@ -70,7 +70,7 @@ class CauseSide:
                 self._report(error, trace, "a thread")  # by a hook of the script's
             previous(kind, error, trace)
 
-        # Programs ask whether the one is the other, to see if anybody has put in a hook.
+        # Programs compare the two to see whether a hook is installed.
         if previous is sys.__excepthook__:
             sys.__excepthook__ = excepthook  # type: ignore[misc,unused-ignore]
         sys.excepthook = excepthook

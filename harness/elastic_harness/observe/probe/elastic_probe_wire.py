@@ -68,7 +68,7 @@ class Wire:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether somebody may be listening."""
+        """Tell whether the harness may be listening."""
         return self._sock is not None
 
     def fileno(self) -> int:

@@ -46,7 +46,7 @@ def needed_capabilities(scenario: Scenario, faults: FaultRegistry) -> tuple[str,
     """Return what a cluster must be able to do: what is asked for, and what the faults need."""
     needs = dict.fromkeys(scenario.requires)
     if scenario.job.rdzv.endpoints:
-        needs["names"] = None  # where all nodes have one name, nobody knows which endpoint is whose
+        needs["names"] = None  # where all nodes have one name, endpoints cannot be told apart
     if scenario.proxies:
         needs["gateway"] = None
     if scenario.nodes.resources or scenario.nodes.labels:
@@ -223,7 +223,7 @@ def _check_storm(checked: CheckedScenario, recipes: Sequence[Recipe]) -> Iterato
         if name not in known:
             why = NOT_DRAWN.get(name)
             yield Finding(
-                f"nobody knows how to draw {name!r}{f': {why}' if why else ''}",
+                f"{name!r} cannot be drawn{f': {why}' if why else ''}",
                 here,
                 suggestion=None if why else did_you_mean(name, known),
             )

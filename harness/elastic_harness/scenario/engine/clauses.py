@@ -101,7 +101,7 @@ class ClauseState:
         if self.verdict is not None or self.watcher is None:
             return False
         if self.after is not None and record is not None and _is_older(record):
-            return False  # it was printed before anybody asked: before the fault, then
+            return False  # it was printed before the clause asked: before the fault, then
         evidence = self.watcher.see(record, run)
         if evidence is None or (self.base is None and not self._counts_before_base):
             return False

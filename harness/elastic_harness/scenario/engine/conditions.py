@@ -133,7 +133,7 @@ class _WritingWatcher:
             return None
         if asked.node is not None and asked.node != record.node:
             return None
-        return f"somebody on {record.node} is held in the middle of writing {held.file}"
+        return f"a process on {record.node} is held in the middle of writing {held.file}"
 
     def restart(self, since: float) -> None:
         """Keep watching: a process that is stopped meanwhile stays so."""

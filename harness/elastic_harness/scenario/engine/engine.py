@@ -159,7 +159,7 @@ class EngineMachine:
 
     @property
     def resolved(self) -> Mapping[str, PinnedTargets]:
-        """Whom the entries have hit whose words leave a choice: what a replay must be told."""
+        """The targets of entries whose words leave a choice: what a replay must be told."""
         return dict(self._flow.resolved)
 
     @property
@@ -442,7 +442,7 @@ class EngineMachine:
         return False
 
     def _is_job_over(self) -> bool:
-        """Tell whether nobody is left whose end is worth waiting for.
+        """Tell whether no launcher is left whose end is worth waiting for.
 
         That is so when all launchers that count have ended; or, where faults have ended them all,
         when none runs and no fault is about to start one again.

@@ -46,7 +46,7 @@ __all__ = ["FaultFlow"]
 class FaultFlow:
     """The entries of one run.
 
-    `put` takes commands. `resolved` is whom each entry hit whose words leave a choice, for a
+    `put` takes commands. `resolved` is what each entry hit whose words leave a choice, for a
     replay. `is_open`: the timeline is a running test's, which says itself what is healed; what it
     does not, stays until the end.
     """
@@ -266,7 +266,7 @@ class FaultFlow:
             self._run.exempt(node)
 
     def close_timeline(self) -> None:
-        """Take note that nothing is added any more: what nobody will heal stays as it is.
+        """Note that nothing is added any more: what no entry heals stays as it is.
 
         So what becomes of the launchers that it has hit says nothing about the job.
         """
@@ -276,7 +276,7 @@ class FaultFlow:
                 self._exempt(entry)
 
     def _targets(self, entry: EntryState) -> Targets:
-        """Return whom an entry hits: whom the plan says if it is a replay's, else by its words."""
+        """Return an entry's targets: those of the plan if it is a replay's, else by its words."""
         situation = self._run.situation(self._plan.seed)
         pinned = self._plan.targets.get(entry.id)
         if pinned is not None:

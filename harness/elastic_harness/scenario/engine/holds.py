@@ -58,7 +58,7 @@ def why_past(
 
 
 class Holds:
-    """Who is held, and who may go."""
+    """The ranks that are held, and when they may go on."""
 
     def __init__(self) -> None:
         self._held: dict[int, HeldRank] = {}
@@ -72,12 +72,12 @@ class Holds:
         self._held.pop(pid, None)
 
     def shift(self, seconds: float) -> None:
-        """Hold everybody for so much longer: time stood still."""
+        """Hold all ranks for so much longer: time stood still."""
         for pid, held in self._held.items():
             self._held[pid] = replace(held, since=held.since + seconds)
 
     def release(self, entries: Iterable[EntryState], now: float) -> Sequence[HeldRank]:
-        """Let go whom no entry needs any more, or who has been held for too long."""
+        """Release ranks that no entry needs any more, or that have been held for too long."""
         pinned = [entry.step for entry in entries if entry.holds_rank and entry.step is not None]
         released = [
             held

@@ -191,7 +191,7 @@ class ArmHold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisarmHold:
-    """Nobody needs to be held for this entry any more."""
+    """No rank needs to be held for this entry any more."""
 
     entry_id: str
 

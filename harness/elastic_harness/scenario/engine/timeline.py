@@ -6,7 +6,7 @@
        └──▶ FAILED ◀── FIRED
 
 WAITING: its trigger has not come. FIRED: the runner injects it. IN_FORCE: it acts (and stays so to
-the end where there is nothing to heal). FAILED: it could not be injected, or meant nobody.
+the end where there is nothing to heal). FAILED: it could not be injected, or had no target.
 SKIPPED: its trigger cannot come any more.
 """
 

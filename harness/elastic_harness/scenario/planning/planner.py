@@ -4,7 +4,7 @@ The same scenario and seed give the same plan, byte for byte. `plan.json` is the
 read back, it is run again as it was, whatever has become of the scenario file since. A storm is
 drawn here, rank by rank and node by node. What selectors such as `random` mean in a timeline is
 decided when the fault fires, from the plan's seed and the entry's name; once it has been, the plan
-says whom they meant, and a replay hits the same.
+names their targets, and a replay hits the same.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class PinnedTargets:
 
 
 def has_choice(action: PlannedAction) -> bool:
-    """Tell whether whom an action hits depends on more than its own words."""
+    """Tell whether an action's targets depend on more than its own words."""
     selectors = action.selectors()
     terms = [term for _, each in selectors for term in (*each.terms, *each.exclude)]
     return not terms or any(term.kind not in _CONCRETE for term in terms)
@@ -121,7 +121,7 @@ class Plan:
     """A scenario with everything chance decides.
 
     `scenario` has, beside its own timeline, no entry of the storm: those are the last of `entries`.
-    `targets` are whom entries are to hit, by the id of the firing, when the plan is a replay's.
+    `targets` are what entries are to hit, by the id of the firing, when the plan is a replay's.
     """
 
     scenario: Scenario
@@ -184,7 +184,7 @@ def plan_entry(entry: Entry, default_id: str, seed: Seed) -> PlannedEntry:
 
 
 def encode_plan(plan: Plan, *, targets: Mapping[str, PinnedTargets] | None = None) -> str:
-    """Return the text of plan.json; `targets` are whom a run of it has hit, where that was open."""
+    """Return the text of plan.json; `targets` are what a run of it has hit, where that was open."""
     pinned = {**plan.targets, **(targets or {})}
     storm = [each.entry for each in plan.entries[len(plan.scenario.timeline) :]]
     data = {

@@ -13,7 +13,7 @@ from elastic_harness.scenario.reading.yaml_tree import Tree
 
 __all__ = ["expand_matrix"]
 
-# Somebody waits for each of them.
+# Each of them is a run, which takes time.
 _MOST = 1000
 
 Where: TypeAlias = tuple[int, int]  # line and column, from 0

@@ -20,7 +20,7 @@ _LOOK_S = 0.01
 
 
 class HeldWriters:
-    """Covers a path of nodes with a layer that holds writers, and looks who is held.
+    """Covers a path of nodes with a layer that holds writers, and looks which are held.
 
     `on_fact(source, node, event)` gets a `WriterHeld` once for each order, `on_problem` what the
     cluster could not do.
@@ -58,11 +58,11 @@ class HeldWriters:
                     return
                 yield Sleep(seconds=_LOOK_S)
         except ElasticError as problem:
-            if node in self._context.cluster.nodes:  # else there is nobody to be held
+            if node in self._context.cluster.nodes:  # else there is no writer to be held
                 self._on_problem(f"writers cannot be held: {problem}")
 
     def release(self, entry_id: str, node: str, asked: WritingCondition) -> None:
-        """Let those go on who are held; harmless when nobody is."""
+        """Let held writers go on; harmless if there are none."""
         if (entry_id, node) in self._orders:
             self._orders.discard((entry_id, node))
             self._context.disks.set(_owner(entry_id), node, asked.path, None)

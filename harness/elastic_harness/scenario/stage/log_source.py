@@ -36,7 +36,7 @@ def parse_log_source(text: str) -> str:
     """Return `text` if it says whose lines are meant; raises ValueError."""
     if text in {LAUNCHER, WORKER, ANY} or _RANK.fullmatch(text):
         return text
-    raise ValueError(f"{text!r} is nobody who prints: launcher, worker, any, or for example rank 1")
+    raise ValueError(f"{text!r} has no log: expected launcher, worker, any, or for example rank 1")
 
 
 def rank_of(text: str | None) -> int | None:
@@ -68,7 +68,7 @@ def log_source_of(
 def is_by(found: str, asked: str | None) -> bool:
     """Tell whether a line by `found` ("launcher", "worker", "rank 3", "") is meant by `asked`.
 
-    Who does not say whose line is meant, means any but the launcher's.
+    Without a source, lines of any process but the launcher are meant.
     """
     match asked:
         case None:

@@ -1,6 +1,6 @@
 """Waits for lines in the output of launchers and workers, without reading more than is asked for.
 
-Logs are looked at on a timer, and only while somebody waits for a pattern. A file that grows
+Logs are looked at on a timer, and only while a pattern is waited for. A file that grows
 faster is read in pieces, one after the other with the loop's other work in between, so that neither
 memory nor answers suffer from a job that prints a gigabyte. A pattern that is asked for later is
 looked for from the beginning of each file, in the same way.
@@ -213,7 +213,7 @@ class LogWatch:
     # --- reading -------------------------------------------------------------------------------
 
     def _update(self, file: _File, found: LogFile) -> None:
-        """Take note of how long a file is; begin again where it is not the one it was."""
+        """Note how long a file is; begin again where it is not the one it was."""
         if found.problem:
             file.problem = found.problem
             return

@@ -129,7 +129,7 @@ def launcher_spec(
 def command_spec(plan: StagePlan, node: str, argv: Sequence[str], *, name: str) -> ProcessSpec:
     """Return another command on a node, in a launcher's surroundings; it writes into `name`.log.
 
-    `python` is this interpreter there, as it is the launchers'. Nobody observes what it starts.
+    `python` is this interpreter there, as it is the launchers'. What it starts is not observed.
     """
     log = os.path.join(plan.log_dir_of(node), f"{name.replace('#', '-')}.log")
     environ = {key: text for key, text in _environ(plan, node).items() if key not in _OBSERVING}

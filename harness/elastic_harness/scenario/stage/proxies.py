@@ -70,7 +70,7 @@ class StageProxies:
         self._remote = remote
         self._routes: dict[str, _Route] = {}
         self._owned: dict[str, list[tuple[str, str]]] = {}
-        # Who has switched which proxy on or off, in order.
+        # Which entry has switched which proxy on or off, in order.
         self._switched: dict[str, dict[str, bool]] = {name: {} for name in specs}
         # `at: 0s` means before anything connects: such a toxic waits for its proxy.
         self._opened: Future[None] = Future()

@@ -125,7 +125,7 @@ class Stage:
     # The run's own business
 
     def learn(self, record: Record) -> None:
-        """Take note of what a record tells of endpoints, and of how processes ended."""
+        """Note what a record tells of endpoints, and of how processes ended."""
         self.context.links.learn(record)
         self._ends.learn(record)
 
@@ -158,7 +158,7 @@ class Stage:
         return ""
 
     def on_cluster_event(self, event: ClusterEvent) -> None:
-        """Take note of what happens on the cluster by itself."""
+        """Note what happens on the cluster by itself."""
         match event:
             case ProcessExited(process=process):
                 self._on_exit(process)

@@ -109,7 +109,7 @@ def test_a_record_that_another_token_has_signed_says_so() -> None:
     """The option is named, and what to try; a forged record looks the same."""
     assert why_unread(as_text(LEADER, "job", THEIRS), "at a:1", OURS) == (
         "the record of node 'n1' at a:1 is signed with another token than the one that this node "
-        "was given (--rdzv-token-file), or by somebody else. Give all nodes of the job the same "
+        "was given (--rdzv-token-file), or is forged. Give all nodes of the job the same "
         "token"
     )
 
@@ -118,7 +118,7 @@ def test_a_record_that_nobody_has_signed_says_so() -> None:
     """Only this side has a token, as far as can be known."""
     assert why_unread(as_text(LEADER, "job", None), "there", OURS) == (
         "the record of node 'n1' there is not signed, and this node was given a token "
-        "(--rdzv-token-file): the job has none, or somebody else wrote that. Give all nodes of the "
+        "(--rdzv-token-file): the job has none, or the record is not the job's. Give all nodes of the "
         "job the same token, or none"
     )
 
