@@ -233,7 +233,7 @@ def effective_then_step(seconds: float) -> Story:
 
 
 CUT = "0 rounds with every rank from 0 on given once; 1 more were cut short while they formed"
-MISSING = "ranks 1 of round 1 never said hello: whether they were given, and to which workers, is not known"
+MISSING = "ranks 1 of round 1 never said hello: whether they were given is not known"
 OPTIONAL = FaultPlanned(id="a", fault="kill", is_optional=True)
 ENDED = ProcessExited(pid=1, role="launcher", exit_code=1)
 FIRED = FaultFired(id="a", fault="kill", targets=())
@@ -465,7 +465,8 @@ ROWS: tuple[Row, ...] = (
     # --- rank_stability ---
     ("rank_stability", None,
      lambda: Story().round(1, TWO).gone(1).round(2, ["n0", *TWO]), INVALID,
-     "n0 came into round 2 before nodes that were there, after the last node, where no node had left"),
+     "n0 came into round 2 before nodes that were there, after the last node, "
+     "where no node had left"),
     ("rank_stability", None,
      lambda: Story().round(1, TWO).gone(1).round(2, ["n1", "n0", "n2"]), INVALID,
      "n0 came into round 2 before nodes that were there, after n1, where no node had left"),

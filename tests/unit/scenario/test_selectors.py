@@ -141,9 +141,7 @@ def test_others_are_other_than_the_other_side() -> None:
 @pytest.mark.parametrize("value", ["rank 10", "n9", {"any": "n1", "exclude": "n1"}])
 def test_a_selector_that_means_nobody_says_who_there_is(value: object) -> None:
     """Names and ranks that are up stand in the message."""
-    with pytest.raises(
-        SelectionEmpty, match=r"is empty now: nodes up are n1, .*ranks are 0, 1"
-    ):
+    with pytest.raises(SelectionEmpty, match=r"is empty now: nodes up are n1, .*ranks are 0, 1"):
         nodes_of(value)
 
 

@@ -50,7 +50,7 @@ def ranks(history: History, _: NoParameters) -> Verdict:
         if world.formed_at is None and (missing := unexplained_ranks(history, world)):
             return unknown(
                 f"ranks {', '.join(map(str, missing))} of round {_name(world)} never said hello: "
-                "whether they were given, and to which workers, is not known",
+                "whether they were given is not known",
                 [worker.hello_seq for worker in world.workers.values()],
             )
     formed = sum(world.formed_at is not None for world in worlds)

@@ -118,8 +118,8 @@ def test_a_record_that_nobody_has_signed_says_so() -> None:
     """Only this side has a token, as far as can be known."""
     assert why_unread(as_text(LEADER, "job", None), "there", OURS) == (
         "the record of node 'n1' there is not signed, and this node was given a token "
-        "(--rdzv-token-file): the job has none, or the record is not the job's. Give all nodes of the "
-        "job the same token, or none"
+        "(--rdzv-token-file): the job has none, or the record is not the job's. Give all nodes of "
+        "the job the same token, or none"
     )
 
 
