@@ -100,7 +100,7 @@ class AgentChannel:
         return self._channel.socket
 
     def trust(self) -> None:
-        """End the probation: the other side has said who it is."""
+        """End the probation: the other side has identified itself."""
         self._channel.trust()
 
     def send(self, message: JsonObject) -> None:

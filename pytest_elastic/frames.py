@@ -95,7 +95,7 @@ class FrameStream:
         return self._sock
 
     def trust(self) -> None:
-        """End the probation: the other side has said who it is."""
+        """End the probation: the other side has identified itself."""
         self._hold(-len(self._inbox))
         self._probation = None
         self._watch()

@@ -170,7 +170,7 @@ def parse_backend_conf(
     if backend in ("c10d", "static"):
         conf = parse_rdzv_conf(text, on_unknown=on_unknown)
         if backend == "c10d" and conf.store_type == "file":
-            _refuse_quorum(values, "store_type=file: the file says who leads")
+            _refuse_quorum(values, "store_type=file: the file names the leader")
         return conf, {}
     if backend == "etcd-v3":
         theirs = {key: value for key, value in values.items() if key in _ETCD_V3_SETTINGS}
@@ -180,7 +180,7 @@ def parse_backend_conf(
                 raise UsageError(
                     f"--rdzv-conf {key} is a setting of c10d; with etcd-v3 no node hosts anything"
                 )
-        _refuse_quorum(values, "etcd-v3: etcd says who leads")
+        _refuse_quorum(values, "etcd-v3: etcd names the leader")
         conf = parse_rdzv_conf(ours, backend=backend, on_unknown=on_unknown)
         return replace(conf, quorum="granted"), theirs
     known = _HANDLER_SETTINGS.get(backend)

@@ -64,7 +64,7 @@ class Scheduler(Protocol):
 
 
 class Server(Protocol):
-    """A loop that is served by who waits for something."""
+    """A loop that is served by the caller that waits for something."""
 
     def now(self) -> float:
         """Return the time in seconds."""
@@ -99,7 +99,7 @@ class Future(Generic[T]):
         return bool(self._outcome)
 
     def settle(self, outcome: T | ElasticError) -> None:
-        """Give the outcome, and wake who waits for it; the first one holds."""
+        """Give the outcome, and wake the waiter; the first one holds."""
         if not self._outcome:
             self._outcome.append(outcome)
             callbacks, self._callbacks = self._callbacks, []

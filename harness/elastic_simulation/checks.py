@@ -19,7 +19,7 @@ __all__ = ["Violation", "Watch"]
 
 # How a job ends by a leader's decision; a lost one is merely given up.
 _DECIDED = frozenset({"succeeded", "failed"})
-# Why a job is lost that waited for nodes, and how fast the clock of who waited may be.
+# Why a job is lost that waited for nodes, and how fast the waiting node's clock may be.
 _TOO_FEW = re.compile(r"\d+ of at least \d+ nodes were ready within")
 _FASTEST_CLOCK = 1.07
 # Why a round is over, where a worker of it failed.
@@ -169,7 +169,7 @@ class Watch:
         return {process.node.incarnation for process in self.world.every_process}
 
     def _forget_what_has_ended(self, following: Assignment) -> None:
-        """Begin anew where a job has ended, and all who belonged to it know that, or are dead.
+        """Begin anew where a job has ended, and all its nodes know that, or are dead.
 
         Where the end stands in an etcd, a node of it may still be away while new nodes begin.
         """
@@ -235,7 +235,7 @@ class Watch:
                 raise Violation(f"round {ended.round} cost {cost}, and nothing had changed")
 
     def _why_free(self, ended: Assignment, following: Assignment) -> str:
-        """Say which members make a round free; who came, or was slow, does not where one failed."""
+        """Say which members make a round free; newcomers and slow nodes do not where one failed."""
         old, new = ({entry.incarnation for entry in each.roster} for each in (ended, following))
         if self._has_failed(ended):
             slow = {

@@ -1,7 +1,7 @@
 """The endpoints of a played job that has several.
 
 Each endpoint's store is on a node, lives and dies with that node's agent, and holds two things:
-where the host's agent is, and who leads. Hosts look at all of them until there is a leader.
+where the host's agent is, and the leader. Hosts look at all of them until there is a leader.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Inquiries:
         self._ask(process, asked, ask.request, ask.answer_within_s, tell)
 
     def ask_who_leads(self, process: Process, peers: Sequence[Node]) -> None:
-        """Ask nodes who leads, and whether the job has ended."""
+        """Ask nodes for the leader, and whether the job has ended."""
 
         def tell(answer: m.Answer | None, _: v.Outcome) -> None:
             if not isinstance(answer, m.StatusAnswer):
@@ -177,7 +177,7 @@ class Inquiries:
         return is_there and there is not None and there.leader is not None
 
     def announce_to(self, process: Process, incarnation: str, leader: m.LeaderAddress) -> None:
-        """Tell an agent who leads."""
+        """Tell an agent the leader."""
         self._announce(process, self._world.by_incarnation[incarnation], leader)
 
     def _announce(self, process: Process, target: Process, leader: m.LeaderAddress) -> None:

@@ -18,7 +18,7 @@ class Marks:
     def __init__(self, world: Surroundings) -> None:
         self._world = world
         self._left: dict[str, tuple[KnownJob, float]] = {}
-        self._found: dict[str, KnownJob] = {}  # by the incarnation of who found it
+        self._found: dict[str, KnownJob] = {}  # by the incarnation that found it
 
     def is_at(self, name: str) -> bool:
         """Tell whether a machine has one."""

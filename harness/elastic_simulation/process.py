@@ -140,7 +140,7 @@ class Surroundings(ABC):
     def go(self, process: Process) -> None:
         """End an agent that is released, or that cannot be waited for."""
 
-    # --- who hears of what
+    # --- what processes hear
 
     @abstractmethod
     def state(self, process: Process, event: Event) -> None:
@@ -152,11 +152,11 @@ class Surroundings(ABC):
 
     @abstractmethod
     def announce_at_endpoints(self, process: Process, leader: LeaderAddress) -> None:
-        """Write down at several endpoints, if there are, who leads."""
+        """Publish the leader at all endpoints, if there are several."""
 
     @abstractmethod
     def announce_to(self, process: Process, incarnation: str, leader: LeaderAddress) -> None:
-        """Tell an agent who leads."""
+        """Tell an agent the leader."""
 
     @abstractmethod
     def hear_of(self, process: Process, leader: LeaderAddress) -> None:

@@ -129,7 +129,7 @@ class World(WorldQueries):
 
     @property
     def end_written_at(self) -> float | None:
-        """When the end was written that stands where nodes look for who decides, if one does."""
+        """When the end was written that nodes find where they look for the leader, if one was."""
         return None
 
     def dissolve(self) -> None:

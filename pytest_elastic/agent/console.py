@@ -153,7 +153,7 @@ _VERBS = {"failed": "failed", "lost": "cannot go on", "refused": "cannot be join
 
 
 def describe_failure(failure: Failure) -> str:
-    """Return one line: who failed, where and how, without what it said about it."""
+    """Return one line: which worker failed, where and how, without its message."""
     how = f"killed by {failure.describe_end()}" if failure.exit_code < 0 else failure.describe_end()
     return (
         f"rank {failure.rank} (node {failure.node}, local rank {failure.local_rank}, "

@@ -34,7 +34,7 @@ class HandlerFailed:
     """A call to the handler failed.
 
     `kind`: "usage" (it cannot be made), "closed", "spare" (closed, and this node was one too many),
-    "timeout", "peers" (the round formed, and a member of it did not say who it is), "lost" (also:
+    "timeout", "peers" (the round formed, and a member of it did not identify itself), "lost" (also:
     what the handler stands on cannot be reached).
     `over` is what a member of the last round left about the end of the job, if any did.
     """

@@ -34,9 +34,9 @@ __all__ = ["HandlerHostRole"]
 # How often the thread looks. torchrun looks every 0.1 s, through a cache of 1 s; each look is some
 # four requests to etcd from every node.
 _LOOK_S = 0.5
-# A member that does not say who it is within this, after torch has formed the round, has died.
+# A member that does not identify itself within this, after torch has formed the round, has died.
 _PEERS_S = 30.0
-# How long one who knows the end waits for the others to know it: its store may live in here.
+# How long a node that knows the end waits for the others to know it: its store may live in here.
 _PART_S = 3.0
 # What the handler stands on may be restarted meanwhile; torchrun ends the job at the first error.
 _PATIENCE_S = 60.0
@@ -225,7 +225,7 @@ class _Caller:
             entries = [json.loads(info.store.get(key)) for key in keys]
         except (LookupError, RuntimeError) as error:
             raise _CallFailed(
-                "peers", f"a member of the round did not say who it is within {_PEERS_S:g} s"
+                "peers", f"a member of the round did not identify itself within {_PEERS_S:g} s"
             ) from error
         return {"group_rank": info.rank, "entries": entries}
 
@@ -274,7 +274,7 @@ class _Caller:
 
     def _finish(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         self._part(arguments)
-        # Closes the rendezvous for all, as with torchrun: who waits for a place need not any more.
+        # Closes the rendezvous for all, as with torchrun: waiting nodes need not wait any more.
         self._handler.shutdown()
         return {}
 

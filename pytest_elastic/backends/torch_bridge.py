@@ -162,7 +162,7 @@ class TorchBridge:
             self._finish_when_silent()
 
     def _introduce(self) -> None:
-        """Tell the members of the round that has formed where this node is, and who."""
+        """Tell the members of the formed round this node's name and address."""
 
         def tell(address: str) -> None:
             if self._pidfd < 0:

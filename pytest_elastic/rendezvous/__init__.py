@@ -1,1 +1,1 @@
-"""How nodes agree on rounds: who takes part, in which order, under which store, and how it ends."""
+"""How nodes agree on rounds: which take part, in which order, with which store, and the end."""

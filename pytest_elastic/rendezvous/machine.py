@@ -125,7 +125,7 @@ class ConnectionPhase(Enum):
     __hash__ = object.__hash__  # Enum hashes by name, in Python, at every look into a set
 
     UNSTARTED = "unstarted"
-    SEEKING = "seeking"  # the registry, and other nodes, were asked who leads
+    SEEKING = "seeking"  # the registry, and other nodes, were asked for the leader
     DIALING = "dialing"
     JOINING = "joining"  # connected; the join request was sent
     JOINED = "joined"  # heartbeats run, orders hold

@@ -170,7 +170,7 @@ class StopRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standby:
-    """A round goes on without you, for this reason; `roster` can be asked who leads."""
+    """A round goes on without you, for this reason; `roster` can be asked for the leader."""
 
     term: Term
     number: int
@@ -302,7 +302,7 @@ class VoteAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderAnnounced:
-    """Tells a node of this run who leads from now on; needs no answer."""
+    """Announces the leader to a node of this run; needs no answer."""
 
     run_id: str
     leader: LeaderAddress

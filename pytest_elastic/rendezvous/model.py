@@ -78,7 +78,7 @@ class Settings:
     `newcomer_window_s`: how long, from the first arrival, newcomers are gathered (R7).
     `linger_s`: how long an ending job answers peers (R10). `drift_s` is d of R6: the margin for
     clock drift and killing. `store_timeout_s`: how long group rank 0 may take to open a worker
-    store (R8). `quorum`: who allows a leader to decide (R12), "coordinator" (itself) or
+    store (R8). `quorum`: which voters allow a leader to decide (R12), "coordinator" (itself) or
     "majority" (a majority of the voters of the last record, which also elects a successor).
     `endpoints`: where nodes meet if that is in several places, "" if it is in one (R12).
     """

@@ -143,7 +143,7 @@ class ProbeAnswered:
 class SendTo:
     """Send this to a connection that others made; if it has just ended, drop it.
 
-    Orders of the leader, answers of the follower to who asked.
+    Orders of the leader, answers of the follower to questions.
     """
 
     connection: int
@@ -171,7 +171,7 @@ class Bootstrap:
     """This node hosts an endpoint: it may found the job, with the voters of `base`, the hosts.
 
     `mark`: what its machine remembers of the job that was here before. `seat`: with several
-    endpoints, the voter that this host is, named by its place, as all who come back there are; it
+    endpoints, the voter that this host is, named by its place, as all that come back there are; it
     is said again when more hosts are known.
     """
 
@@ -294,7 +294,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindLeader:
-    """Look the leader up in the endpoint's store (again), and ask `peers` who leads.
+    """Look the leader up in the endpoint's store (again), and ask `peers` for it.
 
     Answered by `LeaderFound` or `LeaderNotFound` within `answer_within_s`. A leader that a peer
     names comes as `LeaderHeard`, at once, and the end of the job as `EndHeard`.

@@ -1,4 +1,4 @@
-"""The workers of one round on this node, as their keeper sees them: who runs, who ended and how.
+"""The workers of one round on this node, as their keeper sees them: which run, which ended and how.
 
 The keeper starts and reaps; a `Group` keeps the books and makes the reports. Every process below
 the keeper (save the store service) belongs to the one group there is.

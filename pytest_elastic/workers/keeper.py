@@ -60,8 +60,8 @@ __all__ = ["KeeperRole"]
 
 # How long the agent's folder may take to be removed: no keeper stays behind where it hangs.
 _REMOVE_S = 3.0
-# The agent's end is noticed by its pidfd; these are for the terminal and for people, who mean the
-# agent. It drains; the keeper must outlive that.
+# The agent's end is noticed by its pidfd; these come from the terminal and from people, who mean
+# the agent. It drains; the keeper must outlive that.
 _NOT_FOR_US = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),

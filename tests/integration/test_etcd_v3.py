@@ -1,4 +1,4 @@
-"""Jobs where etcd says who leads, and the five calls that this takes, with a real etcd."""
+"""Jobs where etcd names the leader, and the five calls that this takes, with a real etcd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R10 where an etcd says who leads: the end stands there before anybody hears of it."""
+"""R10 where an etcd names the leader: the end stands there before anybody hears of it."""
 
 from __future__ import annotations
 

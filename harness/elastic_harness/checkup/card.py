@@ -230,7 +230,7 @@ def _is_invalid(judgement: Judgement) -> bool:
 def _causes(
     name: str, history: History, judgements: Sequence[Judgement], seen: Measured
 ) -> Iterable[str]:
-    """Yield what went wrong, the worst first, who failed first, and what mends it."""
+    """Yield what went wrong, the worst first, the first failure, and what mends it."""
     found = unmet(judgements)
     names = [each.name for each in found if _is_invalid(each)]
     # Of a job that failed, all else that is unmet follows from that.

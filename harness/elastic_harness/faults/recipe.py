@@ -172,7 +172,7 @@ def draw_plan(
             f"a plan of {max_faults} faults in {seconds:g} s cannot be drawn: both must be "
             "more than nothing"
         )
-    # Rather many than few: who asks for a storm of six does not mean a drizzle of one.
+    # Rather many than few: a user who asks for six faults does not mean one.
     count = random.randint((max_faults + 1) // 2, max_faults)
     if steps is not None:
         moments = sorted(random.randint(1, steps) for _ in range(count))

@@ -57,7 +57,7 @@ class ProcessEnds:
             self._scheduler.call_at(self._scheduler.now() + _TOLD_S, lambda: end.settle(None))
 
     def learn(self, record: Record) -> None:
-        """Note who a worker is, and of what its launcher says of its end."""
+        """Note a worker's identity, or what its launcher says of its end."""
         match record.event:
             case WorkerHello(pid=pid, start_time=start_time, rank=rank, round=round_):
                 place = (record.run_id, record.node, round_, rank)

@@ -69,7 +69,7 @@ class FailedWorker:
     message: str = ""
 
     def __str__(self) -> str:
-        """Say who, how and why in one line."""
+        """Say which worker failed, how and why in one line."""
         text = f"rank {self.rank} on {self.node}"
         if self.raised is not None and self.raised.thread:
             text += f", thread {self.raised.thread}"
@@ -255,7 +255,7 @@ def _failed_threads(history: History) -> Iterator[FailedWorker]:
 
 
 def _ended_first(history: History) -> FailedWorker | None:
-    """Return who ended first in the last round of a job that failed, if no launcher says more.
+    """Return the worker that ended first in a failed job's last round, if no launcher says more.
 
     A worker that ends with an exit code, in order, says nothing of that code itself.
     """

@@ -1,4 +1,4 @@
-"""How much of a run advanced its job: steps lost, goodput, and who did what in each round."""
+"""How much of a run advanced its job: steps lost, goodput, and each worker's part in each round."""
 
 from __future__ import annotations
 

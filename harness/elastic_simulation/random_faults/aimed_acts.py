@@ -141,7 +141,7 @@ def _narrow(target: Target, process: Process, draw: random.Random) -> str:
     """Leave the leader as few others as it needs, or some; it does not hear the rest."""
     others = _others(target, process.name)
     kept = _some(others, draw)
-    if draw.random() < 0.7:  # half of a round is enough for who decides
+    if draw.random() < 0.7:  # half of a round is enough for the leader
         kept = sorted(draw.sample(others, min(len(others), (len(others) + 1) // 2)))
     apart = [other for other in others if other not in kept]
     links: list[_Link] = []

@@ -269,7 +269,7 @@ def _knows_the_end(process: Process) -> bool:
 
 
 def _is_served(world: World, left_out: str) -> bool:
-    """Tell whether new nodes can find who decides: at any of the endpoints (R12.6)."""
+    """Tell whether new nodes can find the leader: at any of the endpoints (R12.6)."""
     if world.endpoints is not None:
         return world.endpoints.is_served(left_out)
     return world.host is None or world.host.is_alive

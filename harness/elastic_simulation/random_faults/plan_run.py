@@ -276,7 +276,7 @@ class PlanRun:
 
     def _look(self) -> Health:
         if any(p.is_alive and p.is_frozen for p in self.world.every_process):
-            self._healed_at = self.world.time  # who stands still can be told nothing either
+            self._healed_at = self.world.time  # a frozen node can be told nothing either
         return health_of(
             self.world,
             left_out=self._left_out,

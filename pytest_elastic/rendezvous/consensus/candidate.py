@@ -201,7 +201,7 @@ class Candidate:
         self._count(now)
 
     def _ask_more(self, now: float) -> None:
-        """Ask those whose votes are needed, and who were not asked yet."""
+        """Ask the voters that are needed and were not asked yet."""
         assert self._request is not None, "there is something to ask"
         within_s = max(self._wake_at - now, 0.01)
         for incarnation in self._voters():

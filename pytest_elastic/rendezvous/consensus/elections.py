@@ -88,7 +88,7 @@ class Elections(Part):
         self._is_quorum_missed = self.has_leader_left = False
 
     def watch(self, node: Node, now: float, *, may_stand: bool) -> m.LeaderAddress | None:
-        """Go on with an election, if the leader is lost; return who leads, if a voter said so."""
+        """Go on with an election, if the leader is lost; return the leader if a voter named it."""
         candidate, connection = self._candidate, self._connection
         if self._lead_if_elected(node, now):
             return None
@@ -158,7 +158,7 @@ class Elections(Part):
         self._out.emit(events.QuorumMissed(reached=reached, members=voters, reason=reason))
 
     def answer(self, number: int, question: m.VoteRequest | m.StatusRequest, now: float) -> None:
-        """Answer who asks for a vote, or for what this node knows."""
+        """Answer a request for a vote, or for what this node knows."""
         leader, patience_s = self._connection.standing(now)
         if isinstance(question, m.StatusRequest):
             is_ours = question.run_id == self._settings.run_id

@@ -1,4 +1,4 @@
-"""What is replicated: one record, who votes on it, under whose term (`docs/rendezvous-core.md`).
+"""What is replicated: one record, its voters, and the term it stands under (docs/rendezvous.md).
 
 A record is decided when a majority of its base's voters and a majority of its own have accepted it
 under the term of one leader. Both majorities make it joint consensus (Raft thesis, 4.3) in one

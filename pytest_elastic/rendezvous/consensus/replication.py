@@ -95,7 +95,7 @@ class Replication:
     # --- proposing ---------------------------------------------------------------------------
 
     def configuration_of(self, voters: Sequence[str]) -> Configuration:
-        """Return who votes where these could; one voter is all there ever is without succession."""
+        """Return the voters among these; without succession there is only ever one."""
         if not self._settings.has_succession:
             voters = (self._own,)
         tie_breaker = self._own if self._own in voters else voters[0]

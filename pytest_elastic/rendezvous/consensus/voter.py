@@ -157,7 +157,7 @@ class Voter:
         )
 
     def _answer_to_another_run(self) -> m.VoteAnswer:
-        """Refuse, and tell nothing of this job: it could be taken for that of who asks."""
+        """Refuse, and tell nothing of this job: the asker could take it for its own."""
         return m.VoteAnswer(
             term=NO_TERM,
             voter=self.incarnation,

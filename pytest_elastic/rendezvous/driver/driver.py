@@ -311,7 +311,7 @@ class NodeRendezvous:
             case _:
                 assert_never(command)
 
-    # --- who leads -------------------------------------------------------------------------------
+    # --- the leader ------------------------------------------------------------------------------
 
     def _lead_as_elected(self, recovered: Recovered) -> None:
         is_first = recovered.record.number == 0

@@ -1,4 +1,4 @@
-"""What a node asks other agents at their ports: whether they live, for their votes, who leads.
+"""What a node asks other agents at their ports: whether they live, for votes, for the leader.
 
 Behind a port is an agent, the keeper that outlived it and answers with a tombstone, or nothing. An
 answer is believed of the incarnation that was asked, and of no other agent behind its port.
@@ -88,7 +88,7 @@ class Questions:
         _Question(self, order.node, order.request, order.answer_within_s, tell).dial()
 
     def ask_who_leads(self, peers: Sequence[Node], within_s: float) -> None:
-        """Ask all of them who leads, and whether the job has ended."""
+        """Ask all of them for the leader, and whether the job has ended."""
 
         def tell(said: m.StatusAnswer | None, _: v.Outcome) -> None:
             if said is not None and said.ended is not None:
@@ -120,7 +120,7 @@ class Questions:
         within_s: float,
         on_said: Callable[[], None] = lambda: None,
     ) -> None:
-        """Tell an agent who leads; `on_said` is not called if it could not be told."""
+        """Tell an agent the leader; `on_said` is not called if it could not be told."""
         if (to.address, to.port) == (leader.address, leader.port):
             return
 

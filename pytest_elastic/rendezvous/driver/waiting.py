@@ -21,7 +21,7 @@ from pytest_elastic.rendezvous.model import Settings, natural_key
 
 __all__ = ["Awaited", "WaitTeller", "Waiting"]
 
-# Who starts its nodes together waits for less; a person who sees nothing for longer wonders.
+# Nodes that are started together wait for less; a person who sees nothing for longer wonders.
 _FIRST_S = 2.0
 # When it is said again: four lines in the ten minutes that a join may take by default.
 _AGAIN_S = (30.0, 120.0, 300.0)
@@ -117,7 +117,7 @@ class WaitTeller:
         self._knows_its_part = False
         self._ready: Mapping[
             str, Peer
-        ] = {}  # who could be in the next round, as far as is known here
+        ] = {}  # the nodes that could be in the next round, as far as is known here
 
     def hear(self, given: object) -> None:
         """Note what the follower is told: why a try came to nothing."""

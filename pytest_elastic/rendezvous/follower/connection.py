@@ -128,7 +128,7 @@ class Connection(Part):
     # --- towards a leader --------------------------------------------------------------------
 
     def seek(self, peers: Sequence[Node], now: float) -> None:
-        """Ask who leads."""
+        """Ask for the leader."""
         self.become(ConnectionPhase.SEEKING)
         self._tried_at = now
         self._out.add(v.FindLeader(answer_within_s=_FIND_S, peers=peers))
@@ -342,7 +342,7 @@ class Connection(Part):
     def watch(self, peers: Callable[[], Sequence[Node]], now: float, *, may_join: bool) -> None:
         """Beat, give up what takes too long, try again; `may_join`: nothing is being killed.
 
-        `peers` tells who else can be asked who leads.
+        `peers` returns other nodes that can be asked for the leader.
         """
         is_due, lease_s = self._deadlines.is_due, self._settings.lease_s
         match self.phase:

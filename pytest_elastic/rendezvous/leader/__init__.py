@@ -1,1 +1,1 @@
-"""The machine of the node that leads: its members, their rounds, who leaves, how the job ends."""
+"""The leader's machine: its members, their rounds, nodes that leave, and the end of the job."""

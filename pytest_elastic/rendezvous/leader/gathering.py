@@ -6,7 +6,7 @@ found nothing, `FirstRound` decides whether it may begin a job, or one may be ru
 A host that has forgotten everything is elected all the same, in the configuration of hosts. Where
 it is alone in that, these are safe: that there cannot be nodes enough for a second job; to wait
 until the survivors of a first one would have announced themselves; to count only nodes that know of
-no job; and a **mark** that was left on this machine, which tells who voted in the job of before.
+no job; and a **mark** that was left on this machine, which names the voters of the job of before.
 Those, and nodes that come and have promised a higher term, are its *elders*: each is dialled once a
 beat, and waited for as long as it may go on with that job, for three times as long as an election
 takes.
@@ -306,7 +306,7 @@ class FirstRound(LeaderPart):
     def _have_ended(self, here: Collection[str]) -> bool:
         """Tell whether no elder can go on with its job, as far as they say."""
         if self._left(here, Outcome.SILENT):
-            return False  # one may be in a later round, made with others who have ended since
+            return False  # one may be in a later round, made with others that have ended since
         alive = self._left(here, Outcome.ALIVE)
         voters = {elder.entry.incarnation for elder in alive}
         job = self._job
@@ -381,5 +381,5 @@ class FirstRound(LeaderPart):
             )
         return (
             f"enough nodes were ready, but run {self._settings.run_id!r} was here before, and "
-            f"{self._told}; none of them has joined, or said who leads, {within}"
+            f"{self._told}; none of them has joined, or named a leader, {within}"
         )

@@ -57,7 +57,7 @@ class Leader(LeaderParts):
         self.settings = settings
         self.node = node
         self.term = recovered.term
-        self.ready = self._members.ready  # who could be in the next round, by incarnation
+        self.ready = self._members.ready  # nodes that could be in the next round, by incarnation
         self._started_at = now
         self._deadlines.wake_at = now  # for its first look, whatever comes before
 

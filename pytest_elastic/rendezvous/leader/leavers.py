@@ -70,7 +70,7 @@ class Leavers(LeaderPart):
                 last.stop_because(f"{peer.node.name} leaves and its grace is over", Cause.CHANGE)
 
     def watch(self, now: float, *, is_ending: bool, has_others: bool) -> str | None:
-        """Let those go whose workers are gone, and who have no vote any more.
+        """Let nodes go whose workers are gone, and that have no vote any more.
 
         Return why this leader has left, once its own node is one of them and another may lead.
         `has_others`: another node is in the job, or may return, and could be named in our place.
@@ -159,7 +159,7 @@ class Leavers(LeaderPart):
             self._rounds.last.stop_because(reason, Cause.CHANGE)
 
     def choose_successor(self) -> str:
-        """Return the first voter who could lead instead of us, or ""."""
+        """Return the first voter that could lead instead of us, or ""."""
         voters = self._replication.candidates
         if self._settings.is_granted:  # any member can be named
             voters = tuple(self._members.peers)

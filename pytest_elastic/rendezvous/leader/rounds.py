@@ -68,7 +68,7 @@ class Rounds(LeaderPart):
     def inherit(
         self, record: Record, roster: Sequence[Peer], recovered: Recovered, now: float
     ) -> None:
-        """Go on with the round of an earlier leader: `roster` is who of it is left.
+        """Go on with the round of an earlier leader: `roster` is what is left of it.
 
         A round that may have been started, for all that is known, is stopped.
         """
@@ -355,7 +355,7 @@ class Rounds(LeaderPart):
         return self._deadlines.is_due(max(limit, self._members.judges_from), now)
 
     def is_stopped(self, now: float) -> bool:
-        """Tell whether every worker is gone, or its node lost; give up who takes too long (R2).
+        """Tell whether every worker is gone, or its node lost; give up nodes that are slow (R2).
 
         One that has answered since it was told is slow, and evicted; one that has not is lost (R3).
         """

@@ -168,7 +168,7 @@ class Hosts:
             self._timer.cancel()
 
     def _look(self) -> None:
-        """Look at the other endpoints who hosts them, until this node is in a job."""
+        """Look for the hosts of the other endpoints, until this node is in a job."""
         follower, now = self._side.follower, self._loop.now()
         if self._is_closed or follower.voter.record is not None:
             return

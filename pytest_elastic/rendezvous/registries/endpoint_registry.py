@@ -108,7 +108,7 @@ class EndpointRegistry:
         self._host(lambda why: self._look_up(within_s - (self._loop.now() - asked_at), why))
 
     def announce(self, known: Sequence[Node]) -> None:
-        """Tell the members, and all who look at an endpoint from now on."""
+        """Tell the members, and all nodes that look at an endpoint from now on."""
         self.end()
         leader = self._side.leader
         assert leader is not None, "a leader began here"
@@ -170,7 +170,7 @@ class EndpointRegistry:
     def _is_started(self) -> bool:
         return self._side.follower.connection is not ConnectionPhase.UNSTARTED
 
-    # --- who hosts (R14): the first endpoint that is an address of this node, and free -----------
+    # --- hosting (R14): the first endpoint that is an address of this node, and free -------------
 
     def _host(self, go_on: Callable[[str], None]) -> None:
         """Host what is ours, and go on: with why it cannot be told yet, of a single endpoint."""
@@ -269,7 +269,7 @@ class EndpointRegistry:
             self._ask(number, fetch_s, search)
 
     def _ask(self, number: int, within_s: float, search: _Search) -> None:
-        """Ask for which run the store is served, and then who leads."""
+        """Ask for which run the store is served, and then for the leader."""
         endpoint, asked_at = self._endpoints[number], self._loop.now()
 
         def on_owner(owner: str, error: str) -> None:

@@ -1,4 +1,4 @@
-"""A key outside (etcd, a file) as the only voter: who holds it leads, what stands there is decided.
+"""An external key (etcd, a file) as the only voter: its holder leads, its value is decided.
 
 Nothing is watched: a watch that has died looks like a key that does not change. See `backends.md`.
 """

@@ -1,4 +1,4 @@
-"""What a job needs of etcd's API of version 3: who decides, for how long, what stands.
+"""What a job needs of etcd's API of version 3: the leader, its lease, the decided record.
 
 Everything here blocks, and is called on threads of the store service only. It speaks to the JSON
 gateway that every etcd since 3.4 serves, with the standard library: five calls need no client of

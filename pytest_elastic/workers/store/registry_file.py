@@ -1,4 +1,4 @@
-"""What a job needs of a file that all nodes see: who decides, for how long, which round stands.
+"""What a job needs of a file that all nodes see: the leader, its lease, the decided round.
 
 Here are the calls of `etcd_client` with a file in etcd's place. A leader has no lease that is
 counted down: it adds one to a count while it leads, and a node that has seen the count stand still
@@ -301,7 +301,7 @@ def _replace(fd: int, path: str, text: str) -> None:
     path = os.path.realpath(path)
     unfinished = f"{path}.new"
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(unfinished)  # who holds the lock is the only one here, and was killed there
+        os.unlink(unfinished)  # left by an earlier holder of the lock that was killed
     try:
         with open(unfinished, "x", encoding="utf-8") as file:
             os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(fd).st_mode))

@@ -295,7 +295,7 @@ REFUSED = [
     ),
     (
         ("--rdzv-backend=c10d", "--rdzv-endpoint=/f", "--rdzv-conf=store_type=file,quorum=auto"),
-        "quorum=auto has no effect with store_type=file: the file says who leads",
+        "quorum=auto has no effect with store_type=file: the file names the leader",
     ),
     (("--rdzv-backend=etcd-v3", "--rdzv-conf=quorum=majority"), "no effect with etcd-v3"),
     (("--rdzv-backend=etcd-v3", "--rdzv-conf=is_host=true"), "is_host is a setting of c10d"),

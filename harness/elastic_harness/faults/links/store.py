@@ -1,6 +1,6 @@
 """Faults of the processes that serve stores, whichever they are under the launcher under test.
 
-Who serves a store is found by looking for who listens at its port: under pytest-elastic that is a
+The process that serves a store is the one that listens at its port: under pytest-elastic that is a
 process of its own; under torchrun the agent, which serves the workers with the same store, or
 (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1) leaves that to rank 0 once it makes its process group. For
 faults of the whole node there is the selector `store host`.
@@ -65,7 +65,7 @@ class StoreFault(Fault):
         return endpoint
 
     def _holders(self, context: FaultContext) -> Waits[tuple[list[ProcessRef], str]]:
-        """Return who serves the store now, and where; raises FaultImpossible."""
+        """Return the processes that serve the store now, and where; raises FaultImpossible."""
         node, port = self._endpoint(context)
         if node not in context.cluster.nodes:
             raise FaultImpossible(f"{node}, which has the store of the {self.which}, is not up")

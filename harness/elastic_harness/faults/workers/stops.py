@@ -42,7 +42,7 @@ class Stops:
         known.owners.add(owner)
 
     def owners_of(self, process: ProcessRef) -> tuple[str, ...]:
-        """Return who stops a process, or pauses its node."""
+        """Return the owners that stop a process, or pause its node."""
         known = self._processes.get((process.node, process.pid))
         own = known.owners if known is not None and known.may_be(process) else set()
         return tuple(sorted(own | self._nodes.get(process.node, set())))

@@ -3,8 +3,9 @@
 
 An uncaught exception is reported before it is printed; what prints it is what would have
 printed it without us. The stacks of all threads are written by C code (`faulthandler`), because
-who hangs may never give Python's lock back: on a signal that has no other use, into a file that is
-memory only. The harness sends that signal at the end of a run that hangs, and reads the file.
+a hanging thread may never give Python's lock back: on a signal that has no other use, into a file
+that is memory only. The harness sends that signal at the end of a run that hangs, and reads the
+file.
 """
 
 from __future__ import annotations

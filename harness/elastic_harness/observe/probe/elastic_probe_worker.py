@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (a folder of PYTHONPATH, not a package)
-"""One worker under observation: who it is, its steps and samples, the holds and orders."""
+"""One worker under observation: its identity, steps and samples, the holds and orders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elastic_harness.observe.probe.elastic_probe_steps import StepCount
     from elastic_harness.observe.probe.elastic_probe_wire import HELLO_LIMIT_S, Wire, now, quoted
 
-    # An epoch's number, and who says so: "sampler", "script", or "counted" by the probe.
+    # An epoch's number, and its source: "sampler", "script", or "counted" by the probe.
     Epoch: TypeAlias = tuple[int | None, str]
 else:
     from elastic_probe_steps import StepCount
@@ -92,7 +92,7 @@ class Probe:
         return module
 
     def say_hello(self) -> bool:
-        """Say who we are and wait for the answer; False where the harness says we are no worker."""
+        """Say hello and wait for the answer; False where the harness says we are no worker."""
         environ = self._environ
         numbers = {
             "rank": "RANK",
