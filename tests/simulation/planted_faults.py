@@ -12,6 +12,7 @@ from pytest_elastic.rendezvous.consensus.candidate import Candidate
 from pytest_elastic.rendezvous.consensus.records import Configuration, Record
 from pytest_elastic.rendezvous.consensus.replication import Replication
 from pytest_elastic.rendezvous.consensus.voter import Voter
+from pytest_elastic.rendezvous.follower import departure
 from pytest_elastic.rendezvous.follower.connection import Connection
 from pytest_elastic.rendezvous.follower.departure import Departure
 from pytest_elastic.rendezvous.follower.follower import Follower
@@ -311,6 +312,12 @@ PLANTED: dict[str, Planted] = {
         options=Options(
             quorum="coordinator", nodes=5, endpoints=3, is_swarm=False, kinds=("split", "isolate")
         ),
+    ),
+    "lost-leader-is-waited-for": Planted(
+        what="followers of a lost leader without succession never give it up",
+        breaks="have not noticed that the leader is gone",
+        patches=((departure, "_GIVE_UP_S", 1e9),),
+        options=Options(endpoints=3, is_swarm=False, kinds=("fail", "lose host")),
     ),
     "elders-are-new": Planted(
         what="a node that knows of a job counts as new where a host that is back begins one",

@@ -147,9 +147,10 @@ def _lose_host(target: Target, fault: InjectedFault) -> str:
     """Lose the coordinator's node in one of three ways; without succession, near the end."""
     name = target.host
     if not target.has_succession:
-        if target.world.time < target.stops_at - 1.0 or target.is_host_hit:
+        if target.world.time < target.stops_at - 1.0 or target.lost_leader:
             return ""
-        target.is_host_hit = target.leads_a_job(name)
+        if target.leads_a_job(name):
+            target.lost_leader = target.world.processes[name].node.incarnation
     elif not target.world.processes[name].is_alive or target.is_needed(
         target.world.processes[name]
     ):

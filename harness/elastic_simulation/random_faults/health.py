@@ -51,14 +51,14 @@ def health_of(
     world: World,
     *,
     left_out: str = "",
-    is_host_lost: bool = False,
+    lost_leader: str = "",
     healed_at: float = float("-inf"),
 ) -> Health:
     """Say what is not well yet, and what is exempt.
 
-    `left_out` is a node that stays out of reach; `is_host_lost` says that the leader of a job
-    without succession is gone, so that all nodes have to notice. `healed_at` is since when all
-    others can reach each other, and none is frozen.
+    `left_out` is a node that stays out of reach; `lost_leader` is an incarnation that led a
+    job without succession, so that all nodes that followed it have to notice. `healed_at` is since
+    when all others can reach each other, and none is frozen.
     """
     processes = world.every_process
     if any(process.is_frozen for process in processes if process.is_alive):
@@ -70,8 +70,8 @@ def health_of(
     living = [p for p in here if p.agent.over is None]
     if config.is_granted:
         return _health_where_granted(world, living)
-    if is_host_lost and not config.has_succession:
-        left = [p.name for p in processes if p.is_alive and p.agent.belongs]
+    if lost_leader and not config.has_succession:
+        left = [p.name for p in processes if p.is_alive and _belongs_to(p, lost_leader)]
         why = f"{left} have not noticed that the leader is gone"
         return Health(problem=why) if left else Health(exemption=Exemption.ENDED)
     endpoints = world.endpoints
@@ -84,6 +84,12 @@ def health_of(
     if host.finished is not None or host.agent.over is not None:
         return _unaware([p for p in living if p.agent.belongs])
     return _running(world, living)
+
+
+def _belongs_to(process: Process, incarnation: str) -> bool:
+    """Tell whether a node is in the job of a leader; of several hosts, others may begin another."""
+    leader = process.follower._connection.leader  # noqa: SLF001
+    return process.agent.belongs and (leader is None or leader.incarnation == incarnation)
 
 
 def seems_over(world: World) -> bool:

@@ -220,7 +220,7 @@ class PlanRun:
         world = self.world
         living = sum(p.is_alive and p.agent.over is None for p in world.every_process)
         dead = [name for name, p in sorted(world.processes.items()) if not p.is_alive]
-        if world.host is None or self._target.is_host_hit:
+        if world.host is None or self._target.lost_leader:
             return
         ends = {p.agent.over.result for p in world.every_process if p.agent.over is not None}
         if world.config.outlives_coordinator and ends & {"succeeded", "failed"}:
@@ -280,7 +280,7 @@ class PlanRun:
         return health_of(
             self.world,
             left_out=self._left_out,
-            is_host_lost=self._target.is_host_hit,
+            lost_leader=self._target.lost_leader,
             healed_at=self._healed_at,
         )
 

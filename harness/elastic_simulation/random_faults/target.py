@@ -27,7 +27,7 @@ class Target:
         self.keeps_enough = keeps_enough
         self.watch = watch
         self.stops_at = stops_at
-        self.is_host_hit = False
+        self.lost_leader = ""  # an incarnation, of a job without succession
         self.is_healed = False  # what was to happen to links later does not happen any more
         self.tell: Callable[[str], None] = lambda _: None  # an effect that comes later
 
