@@ -130,6 +130,27 @@ def test_our_own_code_travels_to_machines_that_lack_it(tmp_path: Path) -> None:
     network.end()
 
 
+def test_other_code_of_the_same_version_is_not_used(tmp_path: Path) -> None:
+    """One line of one file is enough: nodes run the code that pytest runs."""
+    changed = f"{code_roots()[1]}/pytest_elastic/printed.py"
+    change = f"cp {changed} /mnt/it; echo 'import sys' >>/mnt/it; mount --bind /mnt/it {changed}"
+    prepare = f"case $(hostname) in m2) mount -t tmpfs none /mnt; {change};; esac"
+    network = Network(2, prepare=prepare)
+    bench = MachinesBench(network, tmp_path)
+    bench.start("n1", "n2")
+    code = "import pytest_elastic.printed as it; print(it.__file__, hasattr(it, 'sys'))"
+    printed = []
+    for node in ("n1", "n2"):
+        assert bench.finish(bench.run(node, sys.executable, "-c", code)) == 0
+        printed.append(bench.printed().splitlines()[-1])
+    assert printed[0] == f"{changed} False"
+    assert printed[1].startswith("/var/tmp/pytest-elastic-0-")
+    assert printed[1].endswith("/pytest_elastic/printed.py False")
+    bench.close()
+    network.wait_until_clean()
+    network.end()
+
+
 def test_a_folder_is_copied_to_machines_that_lack_it(tmp_path: Path) -> None:
     """Not its repository, and nothing over what is there; what was copied is removed at the end."""
     program = tmp_path / "program"

@@ -411,7 +411,9 @@ class NodeAgent:
                 self._make_folder(folder)
         environ = {name: self._replace_paths(text) for name, text in spec.environ.items()}
         if self._code:
-            environ["PYTHONPATH"] = _joined_paths(environ.get("PYTHONPATH"), self._code)
+            # Other code of ours may be there, which a path of the caller's names.
+            paths = (self._code, environ.get("PYTHONPATH"))
+            environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         argv = [self._replace_paths(word) for word in spec.argv]
         handle = yield from self._cluster.spawn(node, replace(spec, argv=argv, environ=environ))
         if not is_shared:
@@ -531,11 +533,6 @@ class NodeAgent:
     def _send_copy(self, path: str, offset: int, data: bytes) -> Future[None]:
         piece = {"path": path, "offset": offset, "data": data.decode(ENCODING)}
         return self._conversation.call("copy", piece, timeout_s=_COPY_LIMIT_S).then(lambda _: None)
-
-
-def _joined_paths(paths: str | None, folder: str) -> str:
-    """Return the search path of a variable, with one more folder at its end."""
-    return os.pathsep.join(filter(None, (paths, folder)))
 
 
 def _ref(fields: JsonObject) -> ProcessRef:

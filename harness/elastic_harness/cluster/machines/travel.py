@@ -1,8 +1,8 @@
 """How our own code comes to a machine that does not have it: with the agent, on standard input.
 
 The command that starts an agent runs what it reads there, which is one line; then comes the code of
-both packages, which is unpacked and used only where the same version of them is not installed. What
-an agent leaves that was killed, the next one on that machine removes.
+both packages, which is unpacked and used only where these very files are not installed. What an
+agent leaves that was killed, the next one on that machine removes.
 """
 
 from __future__ import annotations
@@ -32,25 +32,28 @@ _START: Final = (
 # What `ps` shows of it.
 _NAME: Final = "elastic_harness.cluster.machines.agent"
 # The command that runs an agent, to which `code_for_agents` is given; its arguments follow.
-AGENT: Final = (sys.executable, "-c", _START, __version__, _NAME)
+AGENT: Final = (sys.executable, "-c", _START, _NAME)
 
 # Each node has a /tmp of its own, and would not see a folder there. An agent locks its folder; one
 # that is not locked was left by an agent that was killed.
 _BOOT: Final = """
-import base64, fcntl, glob, io, os, shutil, sys, tempfile, zipfile
-version, _, *arguments = sys.argv[1:]
-sys.argv = ["agent", *arguments]
+import base64, fcntl, glob, io, os, shutil, sys, tempfile, zipfile, zlib
+sys.argv = ["agent", *sys.argv[2:]]
 if sys.path[:1] == [""]:
     del sys.path[0]
-code = sys.stdin.buffer.readline()
+archive = zipfile.ZipFile(io.BytesIO(base64.b64decode(sys.stdin.buffer.readline())))
 folder, lock = "", -1
+def is_here(entry):
+    top, _, below = entry.filename.partition("/")
+    if top not in ("elastic_harness", "pytest_elastic"):
+        return True
+    with open(os.path.join(__import__(top).__path__[0], below), "rb") as file:
+        return zlib.crc32(file.read()) == entry.CRC
 try:
-    import elastic_harness, pytest_elastic
-    # An empty folder of that name would be a package without one.
-    is_there = getattr(pytest_elastic, "__version__", "") == version
-except ImportError:
-    is_there = False
-if not is_there:
+    has_code = all(map(is_here, archive.infolist()))
+except (ImportError, OSError):
+    has_code = False
+if not has_code:
     for name in list(sys.modules):
         if name.partition(".")[0] in ("elastic_harness", "pytest_elastic"):
             del sys.modules[name]
@@ -66,7 +69,7 @@ if not is_there:
     folder = tempfile.mkdtemp(prefix=prefix)
     lock = os.open(folder + "/lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    zipfile.ZipFile(io.BytesIO(base64.b64decode(code))).extractall(folder)
+    archive.extractall(folder)
     sys.path.insert(0, folder)
 from elastic_harness.cluster.machines.agent_program import main
 sys.exit(main(folder))
