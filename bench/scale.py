@@ -175,7 +175,7 @@ def _measure_launcher(count: int, figures: Figures) -> None:
 
 
 def _follow(session: HarnessSession, job: Job, count: int, figures: Figures) -> None:
-    """Form the job, cut it into halves, heal it; show what each took until everybody stepped."""
+    """Form the job, cut it into halves, heal it; show what each took until all had stepped."""
     history = job.start().history
     formed = _wait_for_step_of_all(job, count)
     began = min(entry.at for entry in history.of_kind(ProcessStarted))
@@ -200,7 +200,7 @@ def _wait_for_step_of_all(job: Job, size: int, *, after: Injected | str | None =
     job.wait_for_progress(1, within=_LIMIT_S, after=after)
     world = next(each for each in reversed(job.rounds) if each.world_size == size)
     if world.progressed_at is None:
-        raise NotSeen(f"the round of {size} has ended before everybody had stepped")
+        raise NotSeen(f"the round of {size} has ended before all had stepped")
     return world.progressed_at
 
 

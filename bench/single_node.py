@@ -1,4 +1,4 @@
-"""What one node costs: to a cold shell, to somebody who asks for help, and while nothing happens.
+"""What one node costs: to a cold shell, to a user who asks for help, and while nothing happens.
 
 Both are run as a person types them, outside any cluster of the harness. The two launchers of a cold
 start take turns, so that whatever else the machine does falls on both.

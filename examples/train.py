@@ -307,7 +307,7 @@ class Leaving:
     def __init__(self) -> None:
         self.asked = threading.Event()
         self.settled = threading.Event()  # all ranks know, or the work is done
-        self.saved = threading.Event()  # nobody waits for anybody any more, or the work is done
+        self.saved = threading.Event()  # no rank waits for another any more, or the work is done
         self.longest_step_s = 0.0
 
     def watch(self) -> None:

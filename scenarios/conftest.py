@@ -24,7 +24,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist, which reads the option in the same hook
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Run as many at a time as there are processors, unless somebody says or debugs something."""
+    """Run as many at a time as there are processors, unless told otherwise, or to debug."""
     option = config.option
     if "PYTEST_XDIST_WORKER" in os.environ:
         return  # it calls this hook as well, and would have workers of its own, without end

@@ -80,7 +80,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: asked_to_leave.append(True))
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    if rank == 0:  # wrong: a monitor that nobody ends
+    if rank == 0:  # wrong: a monitor that is never ended
         subprocess.Popen(["sleep", "1000"], start_new_session=True)
     torch.manual_seed(0)  # the same weights, and the same dropout, on every rank
     network = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 1))
@@ -105,7 +105,7 @@ def main():
             if rank == 0 and (is_leaving or is_last or done % options.checkpoint_every == 0):
                 save(model, optimizer, done)
             if is_leaving and not is_last:
-                dist.barrier()  # nobody leaves before the checkpoint is written
+                dist.barrier()  # no rank leaves before the checkpoint is written
                 while not asked_to_leave:  # who was not asked is, in a moment: its peers are gone
                     time.sleep(0.01)
                 sys.exit(128 + signal.SIGTERM)

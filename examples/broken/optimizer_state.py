@@ -102,7 +102,7 @@ def main():
             if rank == 0 and (is_leaving or is_last or done % options.checkpoint_every == 0):
                 save(model, optimizer, done)
             if is_leaving and not is_last:
-                dist.barrier()  # nobody leaves before the checkpoint is written
+                dist.barrier()  # no rank leaves before the checkpoint is written
                 while not asked_to_leave:  # who was not asked is, in a moment: its peers are gone
                     time.sleep(0.01)
                 sys.exit(128 + signal.SIGTERM)

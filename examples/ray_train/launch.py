@@ -78,7 +78,7 @@ def follow(host: str, port: int, own: tuple[str, ...]) -> int:
 
 
 def connect(host: str, port: int) -> socket.socket:
-    """Connect to the first node as soon as somebody listens there."""
+    """Connect to the first node as soon as it listens."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         try:

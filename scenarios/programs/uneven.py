@@ -1,6 +1,6 @@
 """Workers that have no work in common: each ends when its own is done, some long before others.
 
-Inference over shards of different sizes, an evaluation, a search: nobody waits for anybody, except
+Inference over shards of different sizes, an evaluation, a search: no rank waits for another, except
 for the launcher, which must wait for all.
 """
 

@@ -64,11 +64,13 @@ def test_r12_without_the_mark_the_judge_sees_a_second_job(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("refused_s", [0.0, 2.0])
-def test_r12_a_spare_is_as_good_as_new_once_the_mark_tells_of_nobody_left(refused_s: float) -> None:
-    """Who would have to elect has ended: the host goes on with whom it has, and counts on.
+def test_r12_a_spare_is_as_good_as_new_once_the_mark_names_no_node_that_is_left(
+    refused_s: float,
+) -> None:
+    """The voters have ended: the host goes on with the nodes it has, and counts on.
 
-    Storm 80085794: if the spare does not reach it at once, nobody is left who would tell that it is
-    well (R11.10).
+    Storm 80085794: if the spare does not reach it at once, no node is left that would tell that it
+    is well (R11.10).
     """
     world = new_world(settings("2:2", quorum="majority", last_call_s=0.2))
     Watch(world)
@@ -88,7 +90,7 @@ def test_r12_a_spare_is_as_good_as_new_once_the_mark_tells_of_nobody_left(refuse
 
 
 def test_r12_who_is_silent_is_taken_for_lost_and_numbers_go_on() -> None:
-    """Nobody answers for three times as long as survivors need; some may come back all the same."""
+    """No answer for three times as long as survivors need; some may come back all the same."""
     world = running()
     world.fail("n2")
     world.reform(*THREE)
@@ -105,7 +107,7 @@ def test_r12_who_is_silent_is_taken_for_lost_and_numbers_go_on() -> None:
 
 
 def test_r12_a_job_that_was_killed_hard_begins_anew_after_a_short_wait() -> None:
-    """Their kernels refuse: nobody is left who could know of it, so numbers begin again."""
+    """Their kernels refuse: no node is left that could know of it, so numbers begin again."""
     world = running()
     world.fail("n2")
     world.reform(*THREE)
@@ -131,7 +133,7 @@ def test_r12_a_mark_that_is_old_costs_little() -> None:
 
 
 def test_r12_a_host_that_was_gone_for_long_finds_the_job_that_went_on() -> None:
-    """New nodes that have waited at the endpoint are there before anybody has announced it."""
+    """New nodes that have waited at the endpoint are there before it is announced."""
     world = running()
     world.crash("n1")
     world.run(10.0)
@@ -143,7 +145,7 @@ def test_r12_a_host_that_was_gone_for_long_finds_the_job_that_went_on() -> None:
 def left_of_a_later_round() -> World:
     """Return a job that went on without its host, of whose last round one node is left.
 
-    Nobody of whom the host's mark tells is.
+    None of those that the host's mark names is.
     """
     world = new_world(settings("2:3", quorum="majority", last_call_s=0.2))
     Watch(world)
@@ -174,7 +176,7 @@ def test_r12_numbers_go_on_where_only_a_node_that_came_later_knows_of_them() -> 
 
 
 def test_r12_a_node_that_came_later_and_has_ended_is_waited_for_no_longer() -> None:
-    """It has said what it knows, and its kernel refuses: nobody is left who could go on."""
+    """It has said what it knows, and its kernel refuses: no node is left that could go on."""
     world = left_of_a_later_round()
     world.start("n1", "n5")
     world.run(announced_within_s(world.config))
@@ -183,7 +185,7 @@ def test_r12_a_node_that_came_later_and_has_ended_is_waited_for_no_longer() -> N
 
 
 def test_r12_nothing_is_left_behind_when_the_job_has_ended() -> None:
-    """A host that is started again waits for nobody."""
+    """A host that is started again waits for no other node."""
     world = running()
     assert world.marks.is_at("n1")
     for name in THREE:
@@ -199,7 +201,7 @@ def test_r12_nothing_is_left_behind_where_the_job_ends_with_its_host() -> None:
 
 @pytest.mark.parametrize("nodes", ["2:3", "3:4"])
 def test_r12_a_host_that_is_back_gives_way_once_to_the_leader_it_finds(nodes: str) -> None:
-    """It stands no second time as what it led ends, and what it led keeps nobody at the end."""
+    """It stands no second time as what it led ends, and what it led keeps no node at the end."""
     names = ("n1", "n2", "n3", "n4")[: int(nodes[-1])]
     world = led(*names, config=succeeding(nodes))
     world.kill_agent("n1")

@@ -7,7 +7,7 @@ from elastic_simulation.worlds import new_world
 
 
 def test_r01_a_full_first_round_is_sealed_at_once() -> None:
-    """With max_nodes in, there is nobody to wait for."""
+    """With max_nodes in, there is no node to wait for."""
     world = new_world(settings("2:3", last_call_s=30.0))
     world.start("n1", "n2", "n3")
     assert world.run_until(lambda: world.all_run("n1", "n2", "n3"), within_s=1.0) < 0.1

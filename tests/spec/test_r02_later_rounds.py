@@ -54,7 +54,7 @@ def test_r02_a_member_that_does_not_stop_is_evicted_and_kept_out_until_its_worke
 
 
 def test_r02_a_member_that_is_slow_to_stop_is_waited_for_as_long_as_it_may_take_to_kill() -> None:
-    """Memory of a GPU takes its time to be given back: nobody goes on without the node."""
+    """Memory of a GPU takes its time to be given back: the others do not go on without the node."""
     config = settings("2:3", shutdown_timeout_s=1.0, kill_timeout_s=30.0)
     world = formed("n1", "n2", "n3", config=config)
     world.agent("n3").stop_s = 25.0

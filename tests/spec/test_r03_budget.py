@@ -80,7 +80,7 @@ def test_r03_a_member_that_is_slow_to_stop_does_not_make_a_failure_free() -> Non
 
 
 def test_r03_nodes_that_come_do_not_make_a_failure_free() -> None:
-    """A worker failed, and while the other one ends somebody comes: no restart was allowed."""
+    """A worker failed, and while the other one ends a node comes: no restart was allowed."""
     config = settings("1:3", last_call_s=0.2, max_restarts=0)
     world = formed("n1", "n2", config=config)
     world.run(2.0)

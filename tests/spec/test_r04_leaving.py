@@ -55,7 +55,7 @@ def test_r04_a_round_does_not_outlast_the_grace_of_a_draining_node() -> None:
     assert world.lost() == []
 
 
-def test_r04_a_waiting_node_leaves_at_once_and_nobody_stops() -> None:
+def test_r04_a_waiting_node_leaves_at_once_and_no_other_stops() -> None:
     """A spare has nothing to drain: it goes, the round goes on."""
     world = formed("n1", "n2", nodes="2:2")
     world.start("n3")
@@ -68,7 +68,7 @@ def test_r04_a_waiting_node_leaves_at_once_and_nobody_stops() -> None:
     assert world.round_of("n1") == 1
 
 
-def test_r04_a_node_may_leave_before_it_has_found_anybody() -> None:
+def test_r04_a_node_may_leave_before_it_has_found_a_leader() -> None:
     """A drain during the search ends it."""
     world = new_world(settings("2:2"))
     world.start("n1")
@@ -98,7 +98,7 @@ def test_r04_a_drain_that_meets_a_sealed_round_starts_no_worker() -> None:
 
 
 def test_r04_a_leaving_coordinator_ends_the_job_and_says_so() -> None:
-    """Without succession nobody could go on: all are told why, once its workers had their grace."""
+    """Without succession no node could go on: all are told why, once its workers had their grace."""
     world = formed("n1", "n2", "n3", nodes="1:3")
     world.agent("n1").drain(grace_s=5.0, takes_s=1.0)
     world.run(0.9)
@@ -116,7 +116,7 @@ def test_r04_a_leaving_coordinator_ends_the_job_and_says_so() -> None:
 
 
 def test_r04_who_follows_a_coordinator_that_left_does_not_call_it_lost() -> None:
-    """It has heard why nobody decides, and says the same when it begins to."""
+    """It has heard why no leader decides, and says the same when it begins to."""
     world = formed("n1", "n2", "n3", config=settings("2:3", quorum="majority"))
     world.agent("n1").drain(grace_s=5.0, takes_s=1.0)
     world.run_until(lambda: world.round_of("n2") == world.round_of("n3") == 2, within_s=5.0)
@@ -139,7 +139,7 @@ def test_r04_a_drain_is_not_forgotten_when_the_connection_is_lost_with_it() -> N
 
 
 def test_r04_where_an_etcd_says_who_decides_those_who_wait_go_on() -> None:
-    """Storm 82104396: nobody of the last round is left, but others have come."""
+    """Storm 82104396: no node of the last round is left, but others have come."""
     world = new_world(settings("2:2", quorum="granted"))
     Watch(world)
     world.start("n1", "n2")
@@ -165,7 +165,7 @@ def test_r04_where_an_etcd_says_who_decides_it_may_leave_before_the_first_round(
 
 @pytest.mark.parametrize("quorum", ["granted", "majority"])
 def test_r04_who_decides_and_leaves_once_the_end_is_decided_tells_it_first(quorum: str) -> None:
-    """Storm 82235668: it goes with the job, and nobody has to find out in another way."""
+    """Storm 82235668: it goes with the job, and no other has to find out in another way."""
     config = settings("3:3", quorum=quorum)
     world = new_world(config)
     Watch(world)

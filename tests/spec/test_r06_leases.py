@@ -1,4 +1,4 @@
-"""R6: leases run from the send time of the newest echoed beat; nobody runs beyond them."""
+"""R6: leases run from the send time of the newest echoed beat; no worker runs beyond them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_r06_clocks_of_different_speed_are_covered_by_the_margin(rate: float) ->
     world.run_until(lambda: world.all_run("n1", "n2"), within_s=3.0)
 
 
-def test_r06_a_pause_shorter_than_the_lease_harms_nobody() -> None:
+def test_r06_a_pause_shorter_than_the_lease_does_no_harm() -> None:
     """Beats that are late by less than a lease change nothing."""
     world = formed("n1", "n2", "n3")
     world.freeze("n3", seconds=0.7)
@@ -76,7 +76,7 @@ def test_r06_a_pause_shorter_than_the_lease_harms_nobody() -> None:
 
 
 def test_r06_a_coordinator_that_was_late_doubts_itself_first() -> None:
-    """What it did not hear while it was away may be waiting to be read: nobody is given up."""
+    """What it did not hear while it was away may be waiting to be read: no node is given up."""
     world = formed("n1", "n2", "n3", config=settings("2:3", lease_s=2.4))
     world.freeze("n2", seconds=0.2)  # its beat is a little late
     world.freeze("n1", seconds=2.0)

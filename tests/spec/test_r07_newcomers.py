@@ -39,7 +39,7 @@ def test_r07_the_window_is_counted_from_the_first_arrival_and_never_extended() -
 
 
 def test_r07_rounds_made_for_newcomers_are_min_round_s_apart() -> None:
-    """A round has its time before it is ended for somebody new."""
+    """A round has its time before it is ended for a newcomer."""
     config = settings("1:4", min_round_s=3.0)
     world = formed("n1", config=config, after_s=0.0)
     began = world.time
@@ -94,7 +94,7 @@ def test_r07_a_spare_ends_well_when_the_job_does() -> None:
 
 
 def test_r07_once_a_group_has_succeeded_newcomers_wait() -> None:
-    """A job that is finishing is not begun again for somebody new (torch #118891)."""
+    """A job that is finishing is not begun again for a newcomer (torch #118891)."""
     world = formed("n1", "n2", nodes="1:4")
     world.agent("n1").succeed()
     world.start("n3")

@@ -61,7 +61,7 @@ def test_r08_a_store_that_cannot_be_opened_is_not_waited_for() -> None:
     assert "no free port" in world.ended()[0].reason
 
 
-def test_r08_a_job_in_which_nobody_can_open_a_store_ends() -> None:
+def test_r08_a_job_in_which_no_node_can_open_a_store_ends() -> None:
     """Rounds that cannot be committed make no progress either, and are counted with them."""
     world = new_world(settings("1:2", max_restarts=0, last_call_s=0.2))
     world.start("n1", "n2")

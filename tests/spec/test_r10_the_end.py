@@ -1,4 +1,4 @@
-"""R10: the end is a decision like a round: announced, acknowledged, the same for everybody."""
+"""R10: the end is a decision like a round: announced, acknowledged, the same for all nodes."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def test_r10_a_member_that_reported_success_may_go_away() -> None:
     assert results(world, "n1", "n2") == ["succeeded", "succeeded"]
 
 
-def test_r10_with_everybody_told_the_coordinator_does_not_linger() -> None:
-    """Nobody is owed an answer: its agent may go at once."""
+def test_r10_with_all_told_the_coordinator_does_not_linger() -> None:
+    """No answer is owed: its agent may go at once."""
     world = formed("n1", "n2")
     for name in ("n1", "n2"):
         world.agent(name).succeed()
@@ -154,7 +154,7 @@ def test_r10_without_the_coordinator_every_member_fences_and_names_it(way: str) 
 
 
 def test_r10_a_tombstone_of_the_coordinator_ends_the_search_for_it() -> None:
-    """Its keeper says that its agent has ended: nobody waits for a lease."""
+    """Its keeper says that its agent has ended: no lease is waited for."""
     world = formed("n1", "n2")
     world.kill_agent("n1")
     assert world.run_until(lambda: results(world, "n2") == ["lost"], within_s=1.0) < 0.3

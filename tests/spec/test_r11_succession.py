@@ -38,7 +38,7 @@ def led(*names: str, config: Settings | None = None, after_s: float = 2.0) -> Wo
 
 
 def coordinators(world: World) -> list[tuple[int, str]]:
-    """Return the terms that were ever decided in, and by whom."""
+    """Return the terms that were ever decided in, and their leaders."""
     return [
         (event.term, name)
         for _, name, event in world.events
@@ -100,7 +100,7 @@ def test_r11_two_that_stand_at_the_same_moment_do_not_cost_another_lease() -> No
 
 
 def test_r11_a_forged_record_of_a_higher_term_costs_nothing() -> None:
-    """It is a hint to dial: nobody is there who says that it decides, and it is overwritten."""
+    """It is a hint to dial: no leader answers there, and it is overwritten."""
     world = led("n1", "n2", "n3")
     world.inquiries.published = LeaderAddress(
         term=Term(900, "x/1"), name="x", incarnation="x/1", address="n3", port=1000
@@ -202,7 +202,7 @@ def test_r11_a_coordinator_that_is_deaf_or_mute_steps_down(is_deaf: bool) -> Non
 # --- never two worlds ------------------------------------------------------------------------
 
 
-def test_r11_nobody_starts_before_the_workers_of_before_are_provably_gone() -> None:
+def test_r11_no_worker_starts_before_those_of_before_are_provably_gone() -> None:
     """The coordinator and one member are cut off from three, who cannot know what these do."""
     names = ["n1", "n2", "n3", "n4", "n5"]
     world = led(*names, config=succeeding("3:5"))
@@ -216,7 +216,7 @@ def test_r11_nobody_starts_before_the_workers_of_before_are_provably_gone() -> N
 
 
 def test_r11_who_sits_with_a_lost_coordinator_stops_when_its_mandate_does() -> None:
-    """A coordinator grants no lease beyond its own: nobody has to wait for two leases."""
+    """A coordinator grants no lease beyond its own: no successor has to wait for two leases."""
     names = ["n1", "n2", "n3", "n4", "n5"]
     world = led(*names, config=succeeding("3:5"))
     cut_at = world.time

@@ -38,7 +38,7 @@ def test_r12_it_is_on_where_no_two_groups_could_both_be_large_enough(
 
 @pytest.mark.parametrize("beat_s", [0.1, 0.2, 0.3, 0.4, 0.7, 1.1])
 def test_r12_three_beats_are_enough_however_floats_are_rounded(beat_s: float) -> None:
-    """3 * 0.4 is a little more than 1.2 in floats; nobody who writes 1.2 means less."""
+    """3 * 0.4 is a little more than 1.2 in floats; a user who writes 1.2 does not mean less."""
     lease_s = round(3 * beat_s, 1)
     conf = RendezvousConf(beat_interval_s=beat_s, lease_s=lease_s)
     choice = choose_quorum(conf, min_nodes=3, max_nodes=3)
@@ -94,8 +94,8 @@ def test_r12_with_torchruns_semantics_the_coordinators_side_goes_on_with_min_nod
     assert [over is not None for over in (world.over("n2"), world.over("n3"))] == [True, True]
 
 
-def test_r12_nobody_begins_the_job_again_while_it_runs() -> None:
-    """The endpoint is served again, by somebody who believes to be the first: it steps down."""
+def test_r12_no_host_begins_the_job_again_while_it_runs() -> None:
+    """The endpoint is served again, by a host that believes to be the first: it steps down."""
     world = formed("n1", "n2", "n3", config=settings("2:3", quorum="majority", last_call_s=1.0))
     Watch(world)
     world.crash("n1")

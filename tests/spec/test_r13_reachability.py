@@ -21,7 +21,7 @@ def parted(*pairs: str, nodes: str, start: str, quorum: str = "coordinator") -> 
 
 
 def gaps(world: World) -> list[str]:
-    """Return who was found not to reach whom, in order."""
+    """Return the pairs found not to reach each other, in order."""
     return [
         f"{event.member}>{name}"
         for event in world.of(events.PeersUnreached)
@@ -63,7 +63,7 @@ def test_r13_a_link_that_is_cut_costs_no_restart_and_no_endless_one() -> None:
 
 
 def test_r13_too_few_that_reach_each_other_wait_and_say_who_does_not() -> None:
-    """Nobody is started to fail; the end names the links."""
+    """No round is started only to fail; the end names the links."""
     world = parted("n2-n3", nodes="3:3", start="n1 n2 n3")
     world.run(20.0)
     assert not world.seals()
@@ -103,8 +103,8 @@ def test_r13_one_direction_is_enough_to_be_apart() -> None:
     assert sorted(gaps(world)) == ["n2>n3", "n3>n2"]
 
 
-def test_r13_a_newcomer_that_does_not_reach_all_disturbs_nobody() -> None:
-    """The round goes on; when the newcomer reaches everybody, it is taken in."""
+def test_r13_a_newcomer_that_does_not_reach_all_disturbs_no_other() -> None:
+    """The round goes on; when the newcomer reaches all others, it is taken in."""
     world = formed("n1", "n2", nodes="2:3")
     world.isolate("n3", ["n2"])
     world.start("n3")
@@ -115,7 +115,7 @@ def test_r13_a_newcomer_that_does_not_reach_all_disturbs_nobody() -> None:
     world.run_until(lambda: world.all_run("n1", "n2", "n3"), within_s=4.0)
 
 
-def test_r13_a_node_that_answers_nothing_delays_nobody_beyond_its_lease() -> None:
+def test_r13_a_node_that_answers_nothing_delays_no_other_beyond_its_lease() -> None:
     """Those who dial a node that has lost power are not waited for once it is given up."""
     world = formed("n1", "n2", "n3", config=settings("2:3"))
     world.cut_power("n3")
@@ -147,7 +147,7 @@ def test_r13_the_coordinator_may_be_lost_while_it_asks() -> None:
 
 
 def test_r13_a_spare_is_not_promoted_where_it_does_not_reach() -> None:
-    """Of two that wait, the one that reaches everybody comes in, though it came later."""
+    """Of two that wait, the one that reaches all others comes in, though it came later."""
     world = formed("n1", "n2", "n3")
     world.isolate("n4", ["n2"])
     world.start("n4")

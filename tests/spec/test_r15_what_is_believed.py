@@ -1,4 +1,4 @@
-"""R15: without a signature, nobody's word makes a leader step down, or a follower turn away."""
+"""R15: an unsigned word makes no leader step down, and no follower turn away."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_r12_a_host_that_gave_way_to_a_leader_it_does_not_find_begins_again() ->
 
 
 def test_r12_where_there_could_be_two_jobs_the_only_host_waits_for_the_one_it_heard_of() -> None:
-    """Nobody else has to agree to what it begins: until the join timeout, it looks for that job."""
+    """No other node has to agree to what it begins: until the join timeout, it looks for that job."""
     world = _world("n1", "n9", nodes="1:3")
     world.crash("n9")
     world.run(0.5)

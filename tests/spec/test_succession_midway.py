@@ -42,7 +42,7 @@ def test_r11_a_round_that_only_one_has_started_counts() -> None:
     assert world.restarts("n2") == 1
 
 
-def test_r11_a_round_of_which_nobody_knows_whether_it_stands_makes_no_majority_alone() -> None:
+def test_r11_a_round_that_may_be_decided_makes_no_majority_alone() -> None:
     """A round of three out of five is accepted by all three; two of them are cut off.
 
     They are a majority of that round, and not of the one before it, from which the leader goes

@@ -1,4 +1,4 @@
-"""R10 where an etcd names the leader: the end stands there before anybody hears of it."""
+"""R10 where an etcd names the leader: the end stands there before any node hears of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ended_without_n3(world: World) -> None:
 
 
 def test_r10_who_looks_for_a_coordinator_after_the_end_is_told_by_etcd() -> None:
-    """Nobody is left who knows; the node begins nothing, and its term is none."""
+    """No node is left that knows; this one begins nothing, and its term is none."""
     world = granted()
     ended_without_n3(world)
     rounds = {assignment.round for _, assignment in world.starts}
@@ -68,7 +68,7 @@ def test_r10_who_is_new_begins_afresh_and_who_was_in_the_job_hears_of_its_end() 
     assert world.all_run("n1", "n2")
 
 
-def test_r10_of_an_end_that_is_not_written_down_nobody_hears() -> None:
+def test_r10_an_end_that_is_not_written_down_is_told_to_no_node() -> None:
     """Its coordinator is cut off from etcd, and steps down; who follows decides it again."""
     world = granted()
     world.isolate("n1", (ETCD,))

@@ -20,7 +20,7 @@ def result(world: World, name: str) -> str:
     return over.result if over is not None else ""
 
 
-def test_r11_who_comes_back_after_the_end_is_told_although_nobody_grants_anything() -> None:
+def test_r11_a_node_that_comes_back_after_the_end_is_told_although_no_lease_is_granted() -> None:
     """The members have gone, and with them the coordinator's mandate; the end holds."""
     world = led("n1", "n2", "n3", "n4", config=succeeding("3:4", linger_s=20.0))
     world.isolate("n4", ("n1", "n2", "n3"))
@@ -33,7 +33,7 @@ def test_r11_who_comes_back_after_the_end_is_told_although_nobody_grants_anythin
 
 
 def test_r11_a_node_that_leaves_after_its_workers_succeeded_needs_no_coordinator() -> None:
-    """It has renounced its voice, and nothing runs on it: nobody waits for it, nor it for them."""
+    """It has given up its vote, and nothing runs on it: it is not waited for, nor waits itself."""
     world = led("n1", "n2", "n3", "n4", config=succeeding("3:4"))
     world.isolate("n4", ("n1", "n2", "n3"))
     succeed(world, "n4")
@@ -41,7 +41,7 @@ def test_r11_a_node_that_leaves_after_its_workers_succeeded_needs_no_coordinator
     world.run_until(lambda: result(world, "n4") == "drained", within_s=3.0)
 
 
-def test_r11_with_everybody_told_nobody_lingers() -> None:
+def test_r11_with_all_told_no_node_lingers() -> None:
     """An end that all have heard of costs no member a moment."""
     world = led("n1", "n2", "n3")
     succeed(world, "n1", "n2", "n3")
@@ -76,7 +76,7 @@ def test_r11_the_end_outlives_a_coordinator_that_is_killed_while_it_lingers() ->
 
 
 def ending_beside_a_spare(away: str) -> World:
-    """Return a world of two members and a spare, one of whom is away as the end is announced.
+    """Return a world of two members and a spare, one of which is away as the end is announced.
 
     The others hold the announcement; the coordinator, on n1, is lost before that is known to hold.
     """
@@ -100,7 +100,7 @@ def ending_beside_a_spare(away: str) -> World:
 
 
 def test_r11_a_spare_that_was_away_hears_of_an_announcement_from_a_member() -> None:
-    """Nobody can follow, and a spare has no vote by which it would be told."""
+    """No node can be elected, and a spare has no vote by which it would be told."""
     world = ending_beside_a_spare("n3")
     world.heal()
     world.run_until(lambda: result(world, "n3") == "succeeded", within_s=12.0)

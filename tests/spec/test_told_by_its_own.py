@@ -36,7 +36,7 @@ def over_while_it_kills(quorum: str) -> World:
 
 @pytest.mark.parametrize("quorum", ["coordinator", "majority", "granted"])
 def test_r10_a_coordinator_tells_its_own_member_long_after_all_others(quorum: str) -> None:
-    """It has waited for nobody any more; the agent stays, and has nobody else to ask."""
+    """It waited for no node any more; the agent stays, and has no other node to ask."""
     world = over_while_it_kills(quorum)
     world.run_until(lambda: result(world, "n1") == "succeeded", within_s=KILLING_S)
     world.run_until(lambda: not world.processes["n1"].is_alive, within_s=5.0)

@@ -126,7 +126,7 @@ def test_r11_what_may_be_decided_is_waited_for() -> None:
     assert _proposals(world)[-2:] == [(2, 1, 2, 2), (2, 2, 3, 3)]
 
 
-def test_r11_a_majority_of_a_pending_round_alone_elects_nobody() -> None:
+def test_r11_a_majority_of_a_pending_round_alone_elects_no_leader() -> None:
     """Two of a round of three out of five; the leader goes on with the others of the five."""
     world = led("n1", "n2", "n3", "n4", "n5", config=succeeding("2:5"))
     world.agent("n1").opens_stores = False

@@ -1,4 +1,4 @@
-"""R12: who may begin a job, at one endpoint or at several, and that nobody begins a second one."""
+"""R12: which host may begin a job, at one endpoint or at several, and that none begins a second."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_r12_a_host_that_comes_back_waits_for_word_of_the_job_it_was_lost_from()
     assert world.round_of("n2") == world.round_of("n3") > 1
 
 
-def test_r12_nobody_waits_where_there_cannot_be_nodes_enough_for_two_jobs() -> None:
+def test_r12_no_node_waits_where_there_cannot_be_nodes_enough_for_two_jobs() -> None:
     """The default: fewer than twice MIN nodes at a time is what is assumed then."""
     world = new_world(settings("3:3", quorum="majority"))
     world.start(*THREE)

@@ -1,4 +1,4 @@
-"""R4, R11.9: a node that leaves keeps its voice until somebody is there to be told."""
+"""R4, R11.9: a node that leaves keeps its vote until there is a leader to be told."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_r11_who_leaves_as_the_coordinator_is_lost_votes_before_it_goes(lose: st
 
 
 def test_r11_its_agent_waits_for_that_where_a_lease_is_long() -> None:
-    """The lease of production: longer than anybody waits to be let go where no vote is needed."""
+    """The lease of production: longer than a node waits to be let go where no vote is needed."""
     config = succeeding("2:4", lease_s=5.0, shutdown_timeout_s=30.0)
     world = new_world(config, agent_class=MachineAgent)
     names = ("n1", "n2", "n3", "n4")
@@ -54,7 +54,7 @@ def test_r11_two_leave_as_the_coordinator_is_lost_and_the_elected_one_keeps_its_
 
 
 def test_r11_who_leaves_stays_no_longer_than_an_election_takes() -> None:
-    """Nobody can be elected, as too few are left."""
+    """No node can be elected, as too few are left."""
     world = led("n1", "n2", "n3", config=succeeding("2:3"))
     world.cut_power("n1")
     world.cut_power("n2")

@@ -12,7 +12,7 @@ from tests.spec.test_the_end_of_successors import result, succeed
 
 
 def asked_by(world: World, name: str) -> set[str]:
-    """Return of whom a node was told how the job has ended, as it asked."""
+    """Return the nodes that answered a node's question how the job has ended."""
     return {
         source
         for _, source, target, message in world.sent
@@ -60,7 +60,7 @@ def lost_while_ending(world: World) -> None:
 
 
 def test_r10_a_spare_that_has_accepted_the_end_begins_nothing_with_a_host_that_is_back() -> None:
-    """Everybody else has gone; the host comes back, and begins another job."""
+    """All others have gone; the host comes back, and begins another job."""
     world = with_a_spare(linger_s=1.0)
     rounds = len(world.seals())
     lost_while_ending(world)

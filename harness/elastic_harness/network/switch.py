@@ -304,7 +304,7 @@ class Switch:
                     return
                 self._add_port(Port(fields["name"], fields["octet"], -1, trunk.put))
             case "add_trunk":
-                self._add_trunk(fields["machine"], fds.pop())
+                self._add_trunk(fields["machine"], bytes.fromhex(fields["cookie"]), fds.pop())
             case "trunks":
                 alive = [machine for machine, trunk in self._trunks.items() if trunk.is_alive]
                 reply.done({"machines": alive})
@@ -387,11 +387,13 @@ class Switch:
             self._detach(old)
         self._ports[port.octet] = port
 
-    def _add_trunk(self, machine: int, fd: int) -> None:
+    def _add_trunk(self, machine: int, cookie: bytes, fd: int) -> None:
         if machine in self._trunks:
             self._trunks[machine].close()
-        sock = socket.socket(fileno=fd)
-        self._trunks[machine] = trunk_over(self._loop, sock, on_frame=self._deliver_from_afar)
+        trunk = trunk_over(
+            self._loop, socket.socket(fileno=fd), cookie, on_frame=self._deliver_from_afar
+        )
+        self._trunks[machine] = trunk
 
     def _own_drops(self) -> dict[str, int]:
         """Return what no link has counted: what trunks did wrong, and what they brought in vain."""

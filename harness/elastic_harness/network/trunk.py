@@ -286,15 +286,22 @@ class StreamTrunk(Trunk):
 class DatagramTrunk(Trunk):
     """A trunk over a UDP socket that is connected: a frame is a datagram, and may be lost.
 
-    Frames are from nodes that send no more than `DATAGRAM_MTU` bytes at a time.
+    Frames are from nodes that send no more than `DATAGRAM_MTU` bytes at a time. Each datagram
+    begins with the `cookie` that both ends have; others are forged, or of an earlier trunk.
     """
 
     _may_lose = True
 
     def __init__(
-        self, loop: Loop, sock: socket.socket, *, on_frame: Callable[[memoryview], None]
+        self,
+        loop: Loop,
+        sock: socket.socket,
+        cookie: bytes,
+        *,
+        on_frame: Callable[[memoryview], None],
     ) -> None:
         super().__init__(loop, sock, on_frame=on_frame)
+        self._cookie = cookie
         self._view = memoryview(bytearray(1 << 16))
         for forced, asked in _BUFFER_OPTIONS:
             try:
@@ -303,7 +310,7 @@ class DatagramTrunk(Trunk):
                 sock.setsockopt(socket.SOL_SOCKET, asked, _DATAGRAM_BUFFER_BYTES)
 
     def _send(self, kind: int, body: bytes | memoryview) -> None:
-        datagram = memoryview(bytes((kind,)) + body)
+        datagram = memoryview(self._cookie + bytes((kind,)) + body)
         if self._queue or not self._is_sent(datagram):
             self._queue.append(datagram)
             self._send_when_writable()
@@ -334,13 +341,21 @@ class DatagramTrunk(Trunk):
             except OSError:
                 self._lose()
                 return
-            if size:
-                self._take(self._view[0], self._view[1:size])
+            at = len(self._cookie)
+            if size > at and self._view[:at] == self._cookie:
+                self._take(self._view[at], self._view[at + 1 : size])
             if not self.is_alive:
                 return
 
 
-def trunk_over(loop: Loop, sock: socket.socket, *, on_frame: Callable[[memoryview], None]) -> Trunk:
-    """Return the trunk that a connected socket is for."""
-    is_stream = sock.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM
-    return (StreamTrunk if is_stream else DatagramTrunk)(loop, sock, on_frame=on_frame)
+def trunk_over(
+    loop: Loop,
+    sock: socket.socket,
+    cookie: bytes = b"",
+    *,
+    on_frame: Callable[[memoryview], None],
+) -> Trunk:
+    """Return the trunk that a connected socket is for; `cookie`: see `DatagramTrunk`."""
+    if sock.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM:
+        return StreamTrunk(loop, sock, on_frame=on_frame)
+    return DatagramTrunk(loop, sock, cookie, on_frame=on_frame)

@@ -59,7 +59,8 @@ def test_both_sides_have_an_end_once_one_has_dialled(ends: Ends) -> None:
     ends.dial(2)
     (theirs,), (ours,) = ends.of[1].take().items(), ends.of[2].take().items()
     assert (theirs[0], ours[0]) == (2, 1)
-    with theirs[1] as far, ours[1] as near:
+    assert theirs[1].cookie == ours[1].cookie != ""
+    with theirs[1].socket as far, ours[1].socket as near:
         near.sendall(b"frame")
         far.settimeout(LIMIT_S)
         assert far.recv(100) == b"frame"

@@ -51,7 +51,7 @@ class Side:
         far = 3 - number
         with device, trunk:
             self.order("attach", {"name": f"n{number}", "octet": number}, [device.fileno()])
-            self.order("add_trunk", {"machine": far}, [trunk.fileno()])
+            self.order("add_trunk", {"machine": far, "cookie": ""}, [trunk.fileno()])
             self.turn()
         self.order("attach_remote", {"name": f"n{far}", "octet": far, "machine": far})
         self.turn()

@@ -20,6 +20,7 @@ from pytest_elastic.loop import Loop
 from tests.unit.network.test_joined_switches import tcp_pair
 from tests.unit.network.test_switch import TurnedClock
 
+COOKIE = b"eight of"
 LARGE = bytes(range(256)) * 256
 
 
@@ -42,9 +43,9 @@ class Ends:
         ours, theirs = tcp_pair() if kind is StreamTrunk else udp_pair()
         self.large = LARGE if kind is StreamTrunk else LARGE[:DATAGRAM_MTU]
         self.arrived: list[bytes] = []
-        self.near = trunk_over(self.loops[0], ours, on_frame=lambda _: None)
+        self.near = trunk_over(self.loops[0], ours, COOKIE, on_frame=lambda _: None)
         self.far = trunk_over(
-            self.loops[1], theirs, on_frame=lambda view: self.arrived.append(bytes(view))
+            self.loops[1], theirs, COOKIE, on_frame=lambda view: self.arrived.append(bytes(view))
         )
         assert isinstance(self.near, kind)
 
@@ -170,19 +171,23 @@ def test_datagrams_that_were_lost_are_counted(ends: Ends) -> None:
 
 
 def test_a_question_that_was_lost_is_asked_again() -> None:
-    """A single datagram that is lost is no stall."""
+    """A single datagram that is lost is no stall; one without the cookie is none of the trunk's."""
     clock = TurnedClock()
     loop = Loop(clock)
     ours, theirs = udp_pair()
     theirs.settimeout(20.0)
-    trunk = trunk_over(loop, ours, on_frame=lambda _: None)
+    trunk = trunk_over(loop, ours, COOKIE, on_frame=lambda _: None)
     flushed = trunk.flush(asks_idle=True)
     question = theirs.recv(100)
     for _ in range(2):
         clock.at += 0.15
         loop.run_once(0.0)
     assert theirs.recv(100) == question
-    theirs.send(b"\x02" + question[1:] + bytes(8))
+    for forged in (b"", b"\xff", COOKIE, b"forged" + COOKIE, b"\x02" + question[9:] + bytes(8)):
+        theirs.send(forged)  # the last one without the cookie: it would be the answer
+    loop.run_once(0.1)
+    assert (trunk.is_alive, flushed.is_done) == (True, False)
+    theirs.send(COOKIE + b"\x02" + question[9:] + bytes(8))
     while not flushed.is_done:
         loop.run_once(0.1)
     assert (trunk.failures, trunk.is_alive) == (0, True)

@@ -352,10 +352,12 @@ class NodeAgent:
     def _add_trunks(self) -> Steps[Answer]:
         """Give the switch all ends of trunks that are ready."""
         assert self._trunks is not None, "only networks are joined"
-        for machine, sock in self._trunks.take().items():
-            order = {"order": "add_trunk", "fields": {"machine": machine}}
-            added = self._cluster.ask("network", order, [sock.fileno()])
-            sock.close()
+        for machine, end in self._trunks.take().items():
+            order = {"machine": machine, "cookie": end.cookie}
+            with end.socket:
+                added = self._cluster.ask(
+                    "network", {"order": "add_trunk", "fields": order}, [end.socket.fileno()]
+                )
             yield from added
         return Answer()
 

@@ -117,9 +117,10 @@ class Gateway:
             run(self._loop, self._trunks.dial(each.number, each.address, each.trunk_port))
             for each in lacking
         )
-        for number, sock in self._trunks.take().items():
-            with sock:
-                added = self.ask_switch("add_trunk", {"machine": number}, [sock.fileno()])
+        for number, end in self._trunks.take().items():
+            order = {"machine": number, "cookie": end.cookie}
+            with end.socket:
+                added = self.ask_switch("add_trunk", order, [end.socket.fileno()])
             yield from added
         yield from gather(each.call("add_trunks", {}) for each in lacking)
         for machine, there in nodes.items():

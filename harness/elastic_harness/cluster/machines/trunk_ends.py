@@ -2,13 +2,16 @@
 
 Of two machines, that with the higher number dials. Both say with the token of the run who they are
 (`agent_channel`), and then nothing more, until pytest has heard from all: what comes after that is
-the switches' own. Where trunks are datagrams, they say at which port these go, too.
+the switches' own. Where trunks are datagrams, they say at which port these go, too, and the one
+that dials says with which cookie all of them begin.
 """
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from elastic_harness.cluster.cluster import ClusterError
@@ -19,12 +22,22 @@ from pytest_elastic.credentials import Credentials
 from pytest_elastic.frames import Probation
 from pytest_elastic.loop import Loop
 
-__all__ = ["TrunkEnds"]
+__all__ = ["TrunkEnd", "TrunkEnds"]
 
 # Beyond it a firewall is in the way: on one network an answer takes milliseconds.
 _DIAL_LIMIT_S: Final = 10.0
 # All other machines may dial at once: more of them than there may be nodes are of no use.
 _MAX_STRANGERS: Final = 256
+# As hard to guess as a TCP connection's sequence numbers are, and more.
+_COOKIE_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrunkEnd:
+    """A connected socket, and what datagrams over it begin with, in hexadecimal digits."""
+
+    socket: socket.socket
+    cookie: str
 
 
 class TrunkEnds:
@@ -43,7 +56,7 @@ class TrunkEnds:
         self._loop = loop
         self._machine = machine
         self._credentials = credentials
-        self._ready: dict[int, socket.socket] = {}
+        self._ready: dict[int, TrunkEnd] = {}
         self._strangers: list[AgentChannel] = []
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family)
@@ -65,10 +78,10 @@ class TrunkEnds:
         self._listener.close()
         for channel in self._strangers:
             channel.close()
-        for sock in self.take().values():
-            sock.close()
+        for end in self.take().values():
+            end.socket.close()
 
-    def take(self) -> Mapping[int, socket.socket]:
+    def take(self) -> Mapping[int, TrunkEnd]:
         """Hand over the ends that are ready, by the machine at the other end."""
         ready, self._ready = self._ready, {}
         return ready
@@ -93,10 +106,11 @@ class TrunkEnds:
             on_closed=lambda reason: answered.settle(_failure(host, port, reason)),
         )
         end, end_port = self._end_of(channel)
-        channel.send({"machine": self._machine, "port": end_port})
+        cookie = secrets.token_hex(_COOKIE_BYTES)
+        channel.send({"machine": self._machine, "port": end_port, "cookie": cookie})
         try:
             told = yield from within(answered, _DIAL_LIMIT_S, f"an answer of {host}:{port}")
-            self._keep(machine, channel, end, told["port"])
+            self._keep(machine, channel, end, told["port"], cookie)
         except ClusterError:
             end.close()
             raise
@@ -119,7 +133,7 @@ class TrunkEnds:
         def on_message(told: JsonObject) -> None:
             end, port = self._end_of(channel)
             channel.send({"machine": self._machine, "port": port})
-            self._keep(told["machine"], channel, end, told["port"])
+            self._keep(told["machine"], channel, end, told["port"], told["cookie"])
             channel.close()
 
         channel = self._talk(sock, is_caller=False, on_message=on_message, on_closed=lambda _: None)
@@ -154,13 +168,15 @@ class TrunkEnds:
         end.bind((channel.socket.getsockname()[0], 0))
         return end, int(end.getsockname()[1])
 
-    def _keep(self, machine: int, channel: AgentChannel, end: socket.socket, port: int) -> None:
+    def _keep(
+        self, machine: int, channel: AgentChannel, end: socket.socket, port: int, cookie: str
+    ) -> None:
         """Keep an end; `port` is that of the other one."""
         if self._by_datagrams:
             end.connect((channel.socket.getpeername()[0], port))
         if machine in self._ready:
-            self._ready[machine].close()
-        self._ready[machine] = end
+            self._ready[machine].socket.close()
+        self._ready[machine] = TrunkEnd(socket=end, cookie=cookie)
 
 
 def _failure(host: str, port: int, reason: str | None) -> ClusterError:
