@@ -98,7 +98,7 @@ def test_r04_a_drain_that_meets_a_sealed_round_starts_no_worker() -> None:
 
 
 def test_r04_a_leaving_coordinator_ends_the_job_and_says_so() -> None:
-    """Without succession no node could go on: all are told why, once its workers had their grace."""
+    """Without succession no node could go on: all are told why, once its workers have ended."""
     world = formed("n1", "n2", "n3", nodes="1:3")
     world.agent("n1").drain(grace_s=5.0, takes_s=1.0)
     world.run(0.9)

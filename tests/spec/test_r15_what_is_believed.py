@@ -84,7 +84,7 @@ def test_r12_a_host_that_gave_way_to_a_leader_it_does_not_find_begins_again() ->
 
 
 def test_r12_where_there_could_be_two_jobs_the_only_host_waits_for_the_one_it_heard_of() -> None:
-    """No other node has to agree to what it begins: until the join timeout, it looks for that job."""
+    """No other node has to agree to what it begins: it looks for that job until the timeout."""
     world = _world("n1", "n9", nodes="1:3")
     world.crash("n9")
     world.run(0.5)
