@@ -73,7 +73,7 @@ def folder(tmp_path: Path) -> Path:
         ("--worker-start=warm hello.py", "invalid choice: 'warm' (choose from"),
         ("--local-addr=nowhere.invalid hello.py", "--local-addr=nowhere.invalid: no such address"),
         ("--rdzv-token-file=no hello.py", "--rdzv-token-file=no: No such file or directory"),
-        ("--rdzv-token-file=hello.py hello.py", "can be read or written by everybody"),
+        ("--rdzv-token-file=hello.py hello.py", "can be read or written by every user"),
         ("--rdzv-token-file=empty hello.py", "--rdzv-token-file=empty is empty: expected a token"),
     ],
 )

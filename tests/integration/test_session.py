@@ -156,7 +156,7 @@ def test_a_path_too_long_for_a_socket_is_refused_with_the_way_out(
 
 
 @pytest.mark.parametrize("how", ["another user's", "writable for all", "a link"])
-def test_a_run_is_not_put_into_a_folder_that_somebody_else_has_made(
+def test_a_run_is_not_put_into_a_folder_that_another_user_has_made(
     tmp_path: Path, how: str
 ) -> None:
     """Its name can be guessed, and its owner could replace what is in it."""
@@ -172,7 +172,7 @@ def test_a_run_is_not_put_into_a_folder_that_somebody_else_has_made(
         os.chown(scratch, 65534, 65534)
     elif how == "writable for all":
         scratch.chmod(0o777)
-    with pytest.raises(UsageError, match="somebody else has made it") as refused:
+    with pytest.raises(UsageError, match="another user has made it") as refused:
         _make_socket_dir(str(scratch))
     assert "TMPDIR" in (refused.value.hint or "")
     assert not any(scratch.iterdir())
