@@ -36,6 +36,7 @@ class Exemption(Enum):
     FEW_NEW = "R12: fewer than `min_nodes` are new here, or of a round that the mark tells of"
     MINORITY = "R11: no quorum of the last decided record is here"
     UNDECIDED = "R11: it is not known whether a record was decided, nor is a quorum of it here"
+    BEGUN_TWICE = "R12, not covered: hosts that the coordinator did not reach began another job"
     GIVEN_WAY = "R12, not covered: the endpoint's host gave way to one that was lost"
 
 
@@ -83,7 +84,13 @@ def health_of(
         host = endpoints.host_that_began() or host
     if host.finished is not None or host.agent.over is not None:
         return _unaware([p for p in living if p.agent.belongs])
-    return _running(world, living)
+    health = _running(world, living)
+    if endpoints is None or health.problem is None:
+        return health
+    exemption = _why_none_leads(living, world)
+    if sum(p.leader is not None and not p.leader.address.is_founding for p in living) > 1:
+        exemption = Exemption.BEGUN_TWICE
+    return health if exemption is None else Health(exemption=exemption)
 
 
 def _belongs_to(process: Process, incarnation: str) -> bool:
