@@ -27,7 +27,7 @@ from pytest_elastic.rendezvous.leader.round import Budget, Round, Verdict, judge
 from pytest_elastic.rendezvous.leader.rounds import Rounds
 from pytest_elastic.rendezvous.leases import HeldLease
 from pytest_elastic.rendezvous.vocabulary import HandOver, LeaderCommand, LeaderInput
-from tests.simulation.planting import Planted, after, before, drawn, nothing
+from tests.simulation.planting import Planted, after, before, drawn, nobody, nothing
 
 __all__ = ["PLANTED"]
 
@@ -311,6 +311,19 @@ PLANTED: dict[str, Planted] = {
         ),
         options=Options(
             quorum="coordinator", nodes=5, endpoints=3, is_swarm=False, kinds=("split", "isolate")
+        ),
+    ),
+    "asked-twice-refused": Planted(
+        what="a voter refuses the candidate that it has voted for when it is asked again",
+        breaks=_STUCK,
+        patches=((Voter, "has_voted_under", nobody),),
+        options=Options(
+            quorum="majority",
+            nodes=8,
+            endpoints=5,
+            is_swarm=False,
+            is_brisk=True,
+            kinds=("lose host", "power"),
         ),
     ),
     "lost-leader-is-waited-for": Planted(

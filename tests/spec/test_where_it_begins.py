@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -89,6 +90,32 @@ def test_r12_the_founder_is_lost_before_it_has_founded_the_job() -> None:
     left = sorted({*THREE, "n4"} - {founder})
     world.run_until(lambda: world.all_run(*left), within_s=12.0)
     assert jobs(world) == 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_r12_all_hosts_that_are_left_can_elect_whichever_of_a_candidates_questions_comes_first(
+    seed: int,
+) -> None:
+    """Each is asked twice, as a host and as a node of the first round, which may be decided.
+
+    Three of five hosts are left, so that each vote is needed. They may elect once they have been
+    up for long enough, and workers start when a lease and `drift` are over: one election is enough.
+    """
+    five = ("n1", "n2", "n3", "n4", "n5")
+    world = several("2:5", five)
+    world.latency_s = world.jitter_s = 0.005
+    world.draw = random.Random(seed).random
+    world.start(*five)
+    world.run_until(lambda: jobs(world) == 1, within_s=5.0)
+    world.run(1.5 * (world.latency_s + world.jitter_s))
+    assert not world.starts, "the round is pending"
+    lost = [process.name for process in world.every_process if process.leader is not None]
+    lost += [name for name in five if name not in lost][:1]
+    for name in lost:
+        world.cut_power(name)
+    config = world.config
+    waits_s = config.lease_s + announced_within_s(config) + config.drift_s
+    world.run_until(lambda: bool(world.starts), within_s=waits_s + 3 * config.beat_interval_s)
 
 
 def test_r12_a_newcomer_finds_the_job_through_any_endpoint_that_is_left() -> None:

@@ -166,7 +166,9 @@ class Elections(Part):
             self._out.send_to(number, self._status(leader) if is_ours else own)
             return
         beat_s = self._settings.beat_interval_s
-        if self._voter.voted_for_another_since(now - beat_s):
+        # One candidate may ask twice: as the host of an endpoint, and as a node of a round.
+        is_repeated = self._voter.has_voted_under(question.term)
+        if self._voter.voted_for_another_since(now - beat_s) and not is_repeated:
             patience_s = max(patience_s, beat_s)
         if question.is_pre_vote and self._candidate.phase is Candidacy.VOTE:
             patience_s = max(patience_s, self._candidate.stagger_s)  # it may be elected

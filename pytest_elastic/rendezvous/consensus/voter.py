@@ -113,6 +113,10 @@ class Voter:
         """Tell whether a vote was given to another node then, or later."""
         return self._voted_at >= moment and self._voted_for != self.incarnation
 
+    def has_voted_under(self, term: Term) -> bool:
+        """Tell whether the candidate of a term has this vote."""
+        return term == self.term and term.node == self._voted_for
+
     def contact_but_with(self, candidate: str) -> float | None:
         """Return the latest contact on which another leader may rely: a vote is one.
 
