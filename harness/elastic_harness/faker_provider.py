@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from faker.providers import BaseProvider
 
-from elastic_harness.faults.recipe import Drawn, Recipe, Sketch, choose, draw_fault, draw_plan
+from elastic_harness.faults.recipe import Drawn, JobShape, Recipe, choose, draw_fault, draw_plan
 from elastic_harness.faults.recipes import RECIPES
 
 __all__ = ["ElasticProvider"]
@@ -51,9 +51,9 @@ class ElasticProvider(BaseProvider):
         `exclude` are not hit as nodes: by default the store host. `proxies` are the job's, by name.
         Raises UsageError.
         """
-        sketch = Sketch.of(nodes, nproc, exclude=exclude, proxies=proxies)
-        recipes = choose(self.recipes, faults, sketch, exclude=exclude)
-        return draw_fault(self.generator.random, recipes, sketch)
+        job = JobShape.of(nodes, nproc, exclude=exclude, proxies=proxies)
+        recipes = choose(self.recipes, faults, job, exclude=exclude)
+        return draw_fault(self.generator.random, recipes, job)
 
     def fault_plan(
         self,
@@ -72,11 +72,11 @@ class ElasticProvider(BaseProvider):
         Each has a trigger `at`: a time below `seconds`, or, with `steps`, a step of rank 0 up to
         that one. The rest is as for `elastic_fault`. Raises UsageError where nothing can be drawn.
         """
-        sketch = Sketch.of(nodes, nproc, exclude=exclude, proxies=proxies)
+        job = JobShape.of(nodes, nproc, exclude=exclude, proxies=proxies)
         return draw_plan(
             self.generator.random,
-            choose(self.recipes, faults, sketch, exclude=exclude),
-            sketch,
+            choose(self.recipes, faults, job, exclude=exclude),
+            job,
             seconds=seconds,
             steps=steps,
             max_faults=max_faults,

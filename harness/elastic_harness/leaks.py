@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from elastic_harness.cluster import process_table
 from elastic_harness.cluster.limits import cgroups
 from elastic_harness.cluster.node.own_mounts import own_mounts
-from elastic_harness.cluster.server.leftovers import ENVIRONMENT_MARK, temporary_folder
+from elastic_harness.cluster.server.stale_resources import ENVIRONMENT_MARK, temporary_folder
 
 if TYPE_CHECKING:
     from elastic_harness.cluster.cluster import LiveCluster

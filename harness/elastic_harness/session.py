@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from elastic_harness.cluster.choose import ClusterChoice
 from elastic_harness.cluster.cluster import ClusterEvent, LiveCluster, ServerLost
-from elastic_harness.cluster.server import leftovers
+from elastic_harness.cluster.server import stale_resources
 from elastic_harness.faults.registry import FaultRegistry, built_in_faults
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
@@ -216,7 +216,7 @@ class HarnessSession:
         finally:
             if self._has_lost_one:
                 # A supervisor that was killed has removed nothing.
-                leftovers.sweep()
+                stale_resources.remove_stale()
 
     def _close(self) -> None:
         thread, self._thread = self._thread, None

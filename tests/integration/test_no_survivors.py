@@ -16,7 +16,7 @@ import pytest
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.cluster import ServerLost
 from elastic_harness.cluster.limits import cgroups
-from elastic_harness.cluster.server import leftovers
+from elastic_harness.cluster.server import stale_resources
 
 from pytest_elastic.boot.descriptors import open_pidfd
 from pytest_elastic.errors import UsageError
@@ -80,7 +80,8 @@ def test_nothing_survives_a_kill(tmp_path: Path, kind: str, victim: str) -> None
         owner.kill()
         owner.wait()
     if victim == "supervisor":
-        leftovers.sweep()  # as the next session does; else the supervisor did it before it ended
+        # As the next session does; else the supervisor has done it before it ended.
+        stale_resources.remove_stale()
     assert left_by(supervisor) == []
     shared = [name for name in os.listdir("/dev/shm") if "faketime" in name]
     assert not [name for name in shared if name.endswith(tuple(f"_{pid}" for pid in pids))]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from elastic_harness import leaks
 from elastic_harness.cluster import process_table
-from elastic_harness.cluster.server import leftovers
+from elastic_harness.cluster.server import stale_resources
 
 from tests.plugin.place import LIMIT_S, Place, scenario
 
@@ -49,13 +49,13 @@ class Traces:
     @property
     def folders(self) -> list[str]:
         """Where their sockets lie, as far as that is there."""
-        return list(filter(os.path.exists, map(leftovers.scratch_folder, self.tags)))
+        return list(filter(os.path.exists, map(stale_resources.scratch_folder, self.tags)))
 
 
 def traces_of(pid: int) -> Traces:
     """Look at everything that descends from a pytest, or from a check-up."""
     rows = process_table.descendants(pid)
-    tags = {process_table.environ_of(row.pid).get(leftovers.ENVIRONMENT_MARK) for row in rows}
+    tags = {process_table.environ_of(row.pid).get(stale_resources.ENVIRONMENT_MARK) for row in rows}
     return Traces(
         pidfds=tuple(os.pidfd_open(row.pid) for row in rows), tags=tuple(sorted(filter(None, tags)))
     )

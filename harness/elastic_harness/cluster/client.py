@@ -38,9 +38,9 @@ from elastic_harness.cluster.local_logs import LocalLogs
 from elastic_harness.cluster.local_processes import LocalProcesses, list_processes
 from elastic_harness.cluster.local_reporters import LocalReporters
 from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessRef, ProcessSpec
-from elastic_harness.cluster.server.leftovers import ENVIRONMENT_MARK, temporary_folder
 from elastic_harness.cluster.server.loopback import LoopbackRange
 from elastic_harness.cluster.server.server_process import ServerProcess
+from elastic_harness.cluster.server.stale_resources import ENVIRONMENT_MARK, temporary_folder
 from elastic_harness.cluster.stacks import dump_stacks
 from elastic_harness.cluster.strangers import LocalStrangers
 from elastic_harness.conversation import Answer

@@ -1,6 +1,6 @@
 """How chance draws a fault: what a storm may aim at, and what comes out of it as plain data.
 
-Pure. A recipe is given a source of chance and a `Sketch` of the job, and returns what an entry of a
+Pure. A recipe is given a random generator and the `JobShape`, and returns what an entry of a
 timeline has beside its trigger. Those of the built-in faults are in `faults.recipes`; a fault of a
 user brings its own (`FaultRegistry.add`). A scenario, a Python test and a user's own `faker` draw
 alike, by `draw_fault` and `draw_plan`.
@@ -19,8 +19,8 @@ from pytest_elastic.errors import UsageError
 
 __all__ = [
     "Drawn",
+    "JobShape",
     "Recipe",
-    "Sketch",
     "choose",
     "draw_fault",
     "draw_plan",
@@ -36,8 +36,8 @@ Drawn = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sketch:
-    """What a recipe may aim at: so many ranks, and these nodes by name, of `all_nodes`.
+class JobShape:
+    """What a job has that faults can hit: so many ranks, and these nodes by name, of `all_nodes`.
 
     `nodes` are those that may be hit as nodes. `proxies` are the names of the job's proxies.
     """
@@ -50,8 +50,8 @@ class Sketch:
     @classmethod
     def of(
         cls, nodes: int, nproc: int, *, exclude: Collection[str] = (), proxies: Iterable[str] = ()
-    ) -> Sketch:
-        """Return the sketch of a job on so many nodes, of which some are not hit as nodes."""
+    ) -> JobShape:
+        """Return the shape of a job on so many nodes, of which some are not hit as nodes."""
         for what, number in (("nodes", nodes), ("nproc", nproc)):
             if type(number) is not int or number < 1:
                 raise UsageError(f"{what}={number!r}: a whole number of at least 1 is expected")
@@ -64,7 +64,7 @@ class Sketch:
         )
 
 
-def _always(_: Sketch) -> bool:
+def _always(_: JobShape) -> bool:
     return True
 
 
@@ -80,10 +80,10 @@ class Recipe:
 
     fault: str
     kind: str
-    draw: Callable[[Random, Sketch], Drawn]
+    draw: Callable[[Random, JobShape], Drawn]
     needs: str | None = None
     weight: int = 1
-    fits: Callable[[Sketch], bool] = _always
+    fits: Callable[[JobShape], bool] = _always
 
     def __post_init__(self) -> None:
         if re.fullmatch(r"[a-z][a-z0-9_]*", self.kind) is None:
@@ -109,19 +109,15 @@ def needs_of(recipes: Sequence[Recipe], faults: Collection[str]) -> tuple[str, .
     return tuple(dict.fromkeys(each.needs for each in chosen if each.needs is not None))
 
 
-def usable(
-    recipes: Sequence[Recipe], faults: Collection[str], sketch: Sketch
-) -> tuple[Recipe, ...]:
+def usable(recipes: Sequence[Recipe], faults: Collection[str], job: JobShape) -> tuple[Recipe, ...]:
     """Return what may be drawn of these kinds or faults for such a job."""
     return tuple(
-        each
-        for each in recipes
-        if (each.kind in faults or each.fault in faults) and each.fits(sketch)
+        each for each in recipes if (each.kind in faults or each.fault in faults) and each.fits(job)
     )
 
 
 def choose(
-    recipes: Sequence[Recipe], faults: Sequence[str], sketch: Sketch, *, exclude: Iterable[str] = ()
+    recipes: Sequence[Recipe], faults: Sequence[str], job: JobShape, *, exclude: Iterable[str] = ()
 ) -> Sequence[Recipe]:
     """Return what may be drawn; raises UsageError for words that mean nothing, and for nothing."""
     known = known_draws(recipes)
@@ -129,34 +125,34 @@ def choose(
         if each not in known:
             raise UsageError(f"{each!r} cannot be drawn: expected one of {', '.join(known)}")
     for each in exclude:
-        if each not in sketch.all_nodes:
+        if each not in job.all_nodes:
             raise UsageError(
                 f"{each!r} cannot be left out of what is drawn: the nodes are "
-                f"{', '.join(sketch.all_nodes)}"
+                f"{', '.join(job.all_nodes)}"
             )
-    chosen = usable(recipes, faults, sketch)
+    chosen = usable(recipes, faults, job)
     if not chosen:
         raise UsageError(
             f"there is nothing to draw {', '.join(faults) or 'no faults'} from: of "
-            f"{len(sketch.all_nodes)} nodes {len(sketch.nodes)} may be hit, and there are "
-            f"{len(sketch.proxies)} proxies"
+            f"{len(job.all_nodes)} nodes {len(job.nodes)} may be hit, and there are "
+            f"{len(job.proxies)} proxies"
         )
     return chosen
 
 
-def draw_fault(random: Random, recipes: Sequence[Recipe], sketch: Sketch) -> Drawn:
+def draw_fault(random: Random, recipes: Sequence[Recipe], job: JobShape) -> Drawn:
     """Draw one fault, as a scenario's entry without its trigger."""
     # First the kind, so that a kind with many recipes does not crowd out the others.
     kind = random.choice(list(dict.fromkeys(each.kind for each in recipes)))
     several = [each for each in recipes if each.kind == kind]
     (recipe,) = random.choices(several, weights=[each.weight for each in several])
-    return recipe.draw(random, sketch)
+    return recipe.draw(random, job)
 
 
 def draw_plan(
     random: Random,
     recipes: Sequence[Recipe],
-    sketch: Sketch,
+    job: JobShape,
     *,
     seconds: float,
     steps: int | None,
@@ -181,4 +177,4 @@ def draw_plan(
         times = sorted(random.uniform(0, seconds) for _ in range(count))
         apart = [t + number * _LEAST_APART_S for number, t in enumerate(times)]
         triggers = [format_duration(round(time, 2)) for time in apart]
-    return [{"at": trigger, **draw_fault(random, recipes, sketch)} for trigger in triggers]
+    return [{"at": trigger, **draw_fault(random, recipes, job)} for trigger in triggers]

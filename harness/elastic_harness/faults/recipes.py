@@ -13,14 +13,14 @@ from functools import partial
 from random import Random
 from typing import Any, Final, TypeAlias
 
-from elastic_harness.faults.recipe import Drawn, Recipe, Sketch
+from elastic_harness.faults.recipe import Drawn, JobShape, Recipe
 from elastic_harness.network.traffic import CLASSES
 from elastic_harness.scenario.fields import format_duration
 
 __all__ = ["NOT_DRAWN", "RECIPES"]
 
 # What stands for a value that is drawn; None: the key is left out.
-Draw: TypeAlias = Callable[[Random, Sketch], object]
+Draw: TypeAlias = Callable[[Random, JobShape], object]
 
 # Cuts of these shapes leave something to be cut only with so many nodes.
 _RING_NODES: Final = 4
@@ -28,12 +28,12 @@ _BRIDGE_NODES: Final = 3
 
 
 # Any: what stands in a scenario file.
-def _drawn(says: Any, random: Random, sketch: Sketch) -> Any:  # noqa: ANN401
+def _drawn(says: Any, random: Random, job: JobShape) -> Any:  # noqa: ANN401
     """Return plain data with what its functions draw, in the order in which they stand."""
     if callable(says):
-        return says(random, sketch)
+        return says(random, job)
     if isinstance(says, Mapping):
-        found = {key: _drawn(value, random, sketch) for key, value in says.items()}
+        found = {key: _drawn(value, random, job) for key, value in says.items()}
         return {key: value for key, value in found.items() if value is not None}
     return says
 
@@ -46,13 +46,13 @@ def _recipe(
     *,
     needs: str | None = None,
     weight: int = 1,
-    fits: Callable[[Sketch], bool] = lambda _: True,
+    fits: Callable[[JobShape], bool] = lambda _: True,
 ) -> Recipe:
     """Return a recipe; `says` is what stands behind the fault's name, `lasting` behind `for`."""
 
-    def draw(random: Random, sketch: Sketch) -> Drawn:
-        entry = {fault: _drawn(says, random, sketch)}
-        return entry if lasting is None else {**entry, "for": lasting(random, sketch)}
+    def draw(random: Random, job: JobShape) -> Drawn:
+        entry = {fault: _drawn(says, random, job)}
+        return entry if lasting is None else {**entry, "for": lasting(random, job)}
 
     return Recipe(fault=fault, kind=kind, draw=draw, needs=needs, weight=weight, fits=fits)
 
@@ -70,35 +70,35 @@ def _duration(low_s: float, high_s: float) -> Draw:
 
 
 def _number(low: int, high: int, unit: str = "") -> Draw:
-    def draw(random: Random, _: Sketch) -> object:
+    def draw(random: Random, _: JobShape) -> object:
         number = random.randint(low, high)
         return f"{number}{unit}" if unit else number
 
     return draw
 
 
-def _rank(random: Random, sketch: Sketch) -> str:
-    return f"rank {random.randrange(sketch.ranks)}"
+def _rank(random: Random, job: JobShape) -> str:
+    return f"rank {random.randrange(job.ranks)}"
 
 
-def _node(random: Random, sketch: Sketch) -> str:
-    return random.choice(sketch.nodes)
+def _node(random: Random, job: JobShape) -> str:
+    return random.choice(job.nodes)
 
 
-def _other(random: Random, sketch: Sketch, one: str) -> str:
-    return random.choice([name for name in sketch.all_nodes if name != one])
+def _other(random: Random, job: JobShape, one: str) -> str:
+    return random.choice([name for name in job.all_nodes if name != one])
 
 
-def _proxy(random: Random, sketch: Sketch) -> str:
-    return random.choice(sketch.proxies)
+def _proxy(random: Random, job: JobShape) -> str:
+    return random.choice(job.proxies)
 
 
-def _disk(random: Random, sketch: Sketch) -> str:
+def _disk(random: Random, job: JobShape) -> str:
     """Draw whose disk: checkpoints are mostly written on the node of rank 0."""
-    return random.choice(("rank 0 host", random.choice(sketch.all_nodes)))
+    return random.choice(("rank 0 host", random.choice(job.all_nodes)))
 
 
-def _traffic(random: Random, _: Sketch) -> str | None:
+def _traffic(random: Random, _: JobShape) -> str | None:
     """Draw nothing, mostly, or one class of traffic."""
     return random.choice(CLASSES) if random.random() < 0.25 else None
 
@@ -106,24 +106,24 @@ def _traffic(random: Random, _: Sketch) -> str | None:
 # --- whole faults
 
 
-def _hang(random: Random, sketch: Sketch) -> Drawn:
+def _hang(random: Random, job: JobShape) -> Drawn:
     # Peers are seen to wait in a collective after a second, not before.
     how, least_s = random.choice((("stop", 0.1), ("gil", 0.1), ("collective", 1.5)))
-    hang = {"worker": _rank(random, sketch), "how": how}
-    return {"hang": hang, "for": _duration(least_s, 3)(random, sketch)}
+    hang = {"worker": _rank(random, job), "how": how}
+    return {"hang": hang, "for": _duration(least_s, 3)(random, job)}
 
 
-def _cut(random: Random, sketch: Sketch, *, how: Mapping[str, Draw]) -> object:
+def _cut(random: Random, job: JobShape, *, how: Mapping[str, Draw]) -> object:
     """Draw a cut in some shape. Most cut off one node, which all jobs have."""
-    drawn = {key: draw(random, sketch) for key, draw in how.items()}
+    drawn = {key: draw(random, job) for key, draw in how.items()}
     shapes = ["isolate", "isolate", "one way", "between", "halves", "pairs"]
-    if len(sketch.all_nodes) >= _BRIDGE_NODES:
+    if len(job.all_nodes) >= _BRIDGE_NODES:
         shapes.append("bridge")
-    if len(sketch.all_nodes) >= _RING_NODES:
+    if len(job.all_nodes) >= _RING_NODES:
         shapes.append("ring")
     shape = random.choice(shapes)
-    one = _node(random, sketch)
-    source, to = random.sample((one, _other(random, sketch, one)), 2)
+    one = _node(random, job)
+    source, to = random.sample((one, _other(random, job, one)), 2)
     cuts: dict[str, Drawn] = {
         "isolate": {"isolate": one},
         "one way": {"from": source, "to": to},
@@ -133,15 +133,15 @@ def _cut(random: Random, sketch: Sketch, *, how: Mapping[str, Draw]) -> object:
         "bridge": {"bridge": one},
         "ring": {"shape": "ring"},
     }
-    return _drawn({**cuts[shape], **drawn, "traffic": _traffic}, random, sketch)
+    return _drawn({**cuts[shape], **drawn, "traffic": _traffic}, random, job)
 
 
-def _damaged(random: Random, sketch: Sketch) -> object:
+def _damaged(random: Random, job: JobShape) -> object:
     """Draw one of the things that a bad link does beside being slow."""
-    link: Drawn = {"node": _node(random, sketch)}
+    link: Drawn = {"node": _node(random, job)}
     what = random.choice(("jitter", "burst_loss", "corrupt", "duplicate", "reorder", "rate"))
     if what == "jitter":
-        link["latency"] = link["jitter"] = _duration(0.005, 0.05)(random, sketch)
+        link["latency"] = link["jitter"] = _duration(0.005, 0.05)(random, job)
         link["distribution"] = _any_of("uniform", "normal", "pareto", "exponential")
     elif what == "burst_loss":
         link[what] = {"enter": _number(1, 2, "%"), "leave": _number(20, 50, "%")}
@@ -149,12 +149,12 @@ def _damaged(random: Random, sketch: Sketch) -> object:
         link[what] = _number(5, 100, "mbit")
     else:
         link[what] = _number(1, 5, "%")
-    return _drawn({**link, "traffic": _traffic}, random, sketch)
+    return _drawn({**link, "traffic": _traffic}, random, job)
 
 
-def _confused(random: Random, sketch: Sketch) -> object:
-    one = _node(random, sketch)
-    of = _other(random, sketch, one)
+def _confused(random: Random, job: JobShape) -> object:
+    one = _node(random, job)
+    of = _other(random, job, one)
     how = random.choice(({"missing": True}, {"wrong": "10.77.0.250"}, {"slow": "500ms"}))
     return {"node": one, "of": of, **how}
 
@@ -170,9 +170,9 @@ _TOXICS: Final[Mapping[str, Mapping[str, object]]] = {
 }
 
 
-def _poisoned(random: Random, sketch: Sketch) -> object:
-    given = {kind: _drawn(says, random, sketch) for kind, says in _TOXICS.items()}
-    says: Drawn = {"proxy": _proxy(random, sketch), "type": random.choice(list(given))}
+def _poisoned(random: Random, job: JobShape) -> object:
+    given = {kind: _drawn(says, random, job) for kind, says in _TOXICS.items()}
+    says: Drawn = {"proxy": _proxy(random, job), "type": random.choice(list(given))}
     stream = random.choice(("downstream", "upstream"))
     return {**says, **given[says["type"]], "stream": stream}
 
@@ -180,16 +180,16 @@ def _poisoned(random: Random, sketch: Sketch) -> object:
 # --- the recipes
 
 
-def _has_nodes(sketch: Sketch) -> bool:
-    return bool(sketch.nodes)
+def _has_nodes(job: JobShape) -> bool:
+    return bool(job.nodes)
 
 
-def _has_proxies(sketch: Sketch) -> bool:
-    return bool(sketch.proxies)
+def _has_proxies(job: JobShape) -> bool:
+    return bool(job.proxies)
 
 
-def _has_links(sketch: Sketch) -> bool:
-    return bool(sketch.nodes) and len(sketch.all_nodes) > 1
+def _has_links(job: JobShape) -> bool:
+    return bool(job.nodes) and len(job.all_nodes) > 1
 
 
 _of_worker = partial(_recipe, "worker")

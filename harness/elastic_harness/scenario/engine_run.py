@@ -18,10 +18,10 @@ from elastic_harness.scenario.engine import messages as m
 from elastic_harness.scenario.engine.engine import EngineMachine
 from pytest_elastic.events.model import Event
 
-__all__ = ["EngineRun", "Pins"]
+__all__ = ["Breakpoints", "EngineRun"]
 
 
-class Pins(Protocol):
+class Breakpoints(Protocol):
     """What holds ranks at steps."""
 
     def arm(self, step: int, rank: int) -> None:
@@ -40,12 +40,12 @@ class EngineRun(ABC):
     _injector: Injector
 
     def __init__(
-        self, engine: EngineMachine, history: History, checkers: Registry, pins: Pins
+        self, engine: EngineMachine, history: History, checkers: Registry, breakpoints: Breakpoints
     ) -> None:
         self.engine = engine
         self.history = history
         self._checkers = checkers
-        self._pins = pins
+        self._breakpoints = breakpoints
         self._holds: dict[str, tuple[int, int]] = {}
         self._inputs: list[m.EngineInput] = []
         self._end: m.EndRun | None = None
@@ -64,13 +64,13 @@ class EngineRun(ABC):
         match command:
             case m.ArmHold(entry_id=entry_id, step=step, rank=rank):
                 self._holds[entry_id] = (step, rank)
-                self._pins.arm(step, rank)
+                self._breakpoints.arm(step, rank)
             case m.DisarmHold(entry_id=entry_id):
                 step, rank = self._holds.pop(entry_id)
                 if (step, rank) not in self._holds.values():
-                    self._pins.disarm(step, rank)
+                    self._breakpoints.disarm(step, rank)
             case m.ReleaseHold(pid=pid):
-                self._pins.release(pid)
+                self._breakpoints.release(pid)
             case m.HoldWriting() | m.ReleaseWriting():
                 self._hold_writing(command)
             case m.Fire():

@@ -12,7 +12,7 @@ from elastic_harness.faults.built_in import BUILT_IN
 from elastic_harness.faults.context import FaultContext, Steps
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.links.foreign_bytes import WORDS
-from elastic_harness.faults.recipe import Recipe, Sketch, known_draws
+from elastic_harness.faults.recipe import JobShape, Recipe, known_draws
 from elastic_harness.faults.recipes import NOT_DRAWN, RECIPES
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.faults.workers.worker import WorkerFault
@@ -293,11 +293,11 @@ def test_no_recipe_and_no_reason_is_for_a_fault_that_is_not_there() -> None:
 def test_each_recipe_draws_its_own_fault_for_the_smallest_job_that_it_fits(seed: int) -> None:
     """Two nodes with one worker each; and what it draws parses, and heals if it can be healed."""
     names = ("n1", "n2")
-    sketch = Sketch(ranks=2, nodes=names[1:], all_nodes=names, proxies=("store",))
+    job = JobShape(ranks=2, nodes=names[1:], all_nodes=names, proxies=("store",))
     catalog = built_in_faults()
     for recipe in catalog.recipes:
-        assert recipe.fits(sketch)
-        drawn = recipe.draw(Random(seed), sketch)
+        assert recipe.fits(job)
+        drawn = recipe.draw(Random(seed), job)
         assert set(drawn) <= {recipe.fault, "for"}
         entry = read_entry({**drawn, "at": "1s"}, catalog)
         action = catalog.parse(recipe.fault, drawn[recipe.fault])
@@ -310,13 +310,13 @@ def test_all_that_a_fault_can_be_is_drawn_some_time() -> None:
     told: dict[str, set[str]] = {}
     for seed in range(400):
         for recipe in RECIPES:
-            sketch = Sketch(
+            job = JobShape(
                 ranks=4,
                 nodes=("n2", "n3", "n4"),
                 all_nodes=("n1", "n2", "n3", "n4"),
                 proxies=("store",),
             )
-            value = recipe.draw(Random(seed), sketch)[recipe.fault]
+            value = recipe.draw(Random(seed), job)[recipe.fault]
             words = told.setdefault(recipe.fault, set())
             words |= {str(each) for pair in value.items() for each in pair if each is not None}
     assert {"stop", "gil", "collective"} <= told["hang"]
@@ -345,8 +345,8 @@ class Terminate(WorkerFault):
         return f"{id}: {targets} {context.now()}"
 
 
-def _terminate(random: Random, sketch: Sketch) -> dict[str, Any]:
-    return {"terminate": {"worker": f"rank {random.randrange(sketch.ranks)}"}}
+def _terminate(random: Random, job: JobShape) -> dict[str, Any]:
+    return {"terminate": {"worker": f"rank {random.randrange(job.ranks)}"}}
 
 
 def test_a_users_fault_is_drawn_by_its_own_recipe() -> None:

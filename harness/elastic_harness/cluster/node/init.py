@@ -20,7 +20,7 @@ from elastic_harness.cluster.node import namespace as ns
 from elastic_harness.cluster.node.names import NodeNames
 from elastic_harness.cluster.node.program import ProgramRole
 from elastic_harness.cluster.node.world import NodePlan, build
-from elastic_harness.cluster.server import leftovers
+from elastic_harness.cluster.server import stale_resources
 from elastic_harness.conversation import Conversation, Reply
 from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import JsonObject
@@ -217,7 +217,7 @@ class NodeInit:
         isolated = self._plan.is_isolated
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG) if isolated else leftovers.reap()
+                pid, status = os.waitpid(-1, os.WNOHANG) if isolated else stale_resources.reap()
             except ChildProcessError:
                 return
             if pid == 0:

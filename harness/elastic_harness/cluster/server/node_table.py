@@ -15,8 +15,8 @@ from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.cluster.limits import cgroups
 from elastic_harness.cluster.node.init import NodeSetup
 from elastic_harness.cluster.node.world import NodePlan, disk_path
-from elastic_harness.cluster.server.leftovers import remove_clock_of
 from elastic_harness.cluster.server.scratch import Scratch
+from elastic_harness.cluster.server.stale_resources import remove_clock_of
 from elastic_harness.conversation import Answer, Conversation
 from elastic_harness.future import Future, Steps, gather
 from pytest_elastic.boot.role import Role

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping
 
 from elastic_harness.cluster.node import namespace as ns
-from elastic_harness.cluster.server import leftovers
+from elastic_harness.cluster.server import stale_resources
 from elastic_harness.network.names import hosts_text
 
 __all__ = ["Scratch"]
@@ -29,7 +29,7 @@ class Scratch:
             self._folder = "/dev/shm"  # noqa: S108 (this process's own)
             ns.mount(ns.MOUNT_MARK, self._folder, "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, "mode=755")
         else:
-            self._folder = leftovers.scratch_folder(tag)
+            self._folder = stale_resources.scratch_folder(tag)
             os.mkdir(self._folder, 0o700)
         self.hosts = f"{self._folder}/hosts"
         os.mkdir(f"{self._folder}/disks")
@@ -44,7 +44,7 @@ class Scratch:
     def make_temporary(self, name: str) -> None:
         """Give a node an empty folder of temporary files, where it has no /tmp of its own."""
         if not self._is_isolated:
-            folder = leftovers.temporary_folder(self._folder, name)
+            folder = stale_resources.temporary_folder(self._folder, name)
             shutil.rmtree(folder, ignore_errors=True)
             os.makedirs(folder, mode=0o700)
 
@@ -92,7 +92,7 @@ class Scratch:
         for name in os.listdir(f"{self._folder}/disks"):
             self._remove_disk(name)
         if not self._is_isolated:
-            shutil.rmtree(leftovers.temporary_folder(self._folder), ignore_errors=True)
+            shutil.rmtree(stale_resources.temporary_folder(self._folder), ignore_errors=True)
 
     def _remove_disk(self, name: str) -> None:
         path = self.disk(name)

@@ -21,7 +21,7 @@ from elastic_harness.cluster.disks.layers import DiskLayers
 from elastic_harness.cluster.limits.node_limits import NodeLimits
 from elastic_harness.cluster.node import namespace as ns
 from elastic_harness.cluster.node.init import close_all_but, keep_for_ever, watch_children
-from elastic_harness.cluster.server import leftovers
+from elastic_harness.cluster.server import stale_resources
 from elastic_harness.cluster.server.node_table import STEP_LIMIT_S, ForkOrder, NodeTable
 from elastic_harness.cluster.server.scratch import Scratch
 from elastic_harness.conversation import Answer, Conversation, Reply
@@ -211,7 +211,7 @@ class ClusterServer:
 
     def _greet(self) -> Answer:
         own = [os.getpid(), *([self._switch_pid] if self._switch_pid else [])]
-        scratch = leftovers.scratch_folder(self._plan.tag)
+        scratch = stale_resources.scratch_folder(self._plan.tag)
         told = {"tag": self._plan.tag, "scratch": scratch}
         return Answer(fields=told, fds=[os.pidfd_open(pid) for pid in own])
 

@@ -22,7 +22,7 @@ from typing import Any
 from elastic_harness.cluster import process_table
 from elastic_harness.cluster.limits import cgroups
 from elastic_harness.cluster.node import namespace as ns
-from elastic_harness.cluster.server import leftovers
+from elastic_harness.cluster.server import stale_resources
 from elastic_harness.cluster.server.server import ClusterServer, ServerPlan
 from pytest_elastic.boot.role import Program, Role
 
@@ -50,7 +50,7 @@ class Supervisor:
     def run(self) -> Role | Program:
         """Fork the server; returns in it only."""
         tag = cgroups.session_tag(os.getpid())
-        leftovers.sweep()
+        stale_resources.remove_stale()
         own_fd = os.pidfd_open(os.getpid())
         ns.become_subreaper()
         if self._is_isolated:
@@ -91,7 +91,7 @@ class Supervisor:
             os.kill(server, signal.SIGKILL)
         while time.monotonic() < deadline:
             # A frozen process cannot die on version 1: removing the groups thaws them first.
-            left = leftovers.remove_session(tag)
+            left = stale_resources.remove_session(tag)
             for row in process_table.descendants(os.getpid()):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(row.pid, signal.SIGKILL)
@@ -104,7 +104,7 @@ class Supervisor:
         """Collect children that have ended, and clocks they shared; tell whether any are left."""
         while True:
             try:
-                pid, _ = leftovers.reap()
+                pid, _ = stale_resources.reap()
             except ChildProcessError:
                 return False
             if pid == 0:

@@ -23,7 +23,7 @@ from elastic_harness.scenario.checks.clause_checks import check_clauses
 from elastic_harness.scenario.checks.launch_checks import check_launch
 from elastic_harness.scenario.job_spec import RENDEZVOUS, environ_name
 from elastic_harness.scenario.model import STORM_ID, Scenario
-from elastic_harness.scenario.planning.storm import sketch_of
+from elastic_harness.scenario.planning.storm import shape_of
 from elastic_harness.scenario.stage.log_source import rank_of
 from elastic_harness.scenario.triggers import AfterEntry, EventCondition, WritingCondition
 from pytest_elastic.events.model import EVENT_KINDS
@@ -217,7 +217,7 @@ def _check_storm(checked: CheckedScenario, recipes: Sequence[Recipe]) -> Iterato
     scenario, storm = checked.spec, checked.spec.storm
     if storm is None:
         return
-    known, sketch = known_draws(recipes), sketch_of(storm, scenario)
+    known, job = known_draws(recipes), shape_of(storm, scenario)
     for index, name in enumerate(storm.faults):
         here: AstPath = ("storm", "faults", index)
         if name not in known:
@@ -227,10 +227,10 @@ def _check_storm(checked: CheckedScenario, recipes: Sequence[Recipe]) -> Iterato
                 here,
                 suggestion=None if why else did_you_mean(name, known),
             )
-        elif not usable(recipes, [name], sketch):
+        elif not usable(recipes, [name], job):
             yield Finding(
-                f"there is nothing to draw {name!r} for: of {len(sketch.all_nodes)} nodes "
-                f"{len(sketch.nodes)} may be hit, and there are {len(sketch.proxies)} proxies",
+                f"there is nothing to draw {name!r} for: of {len(job.all_nodes)} nodes "
+                f"{len(job.nodes)} may be hit, and there are {len(job.proxies)} proxies",
                 here,
             )
         if name in storm.faults[:index]:

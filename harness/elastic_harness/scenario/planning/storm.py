@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from elastic_harness.faults.recipe import Recipe, Sketch, choose, draw_plan
+from elastic_harness.faults.recipe import JobShape, Recipe, choose, draw_plan
 from elastic_harness.faults.recipes import RECIPES
 from elastic_harness.scenario.model import STORM_ID, Entry, Scenario, Storm
 from elastic_harness.scenario.planning.seed import Seed
 
-__all__ = ["draw_entries", "draw_storm", "sketch_of"]
+__all__ = ["draw_entries", "draw_storm", "shape_of"]
 
 _STORE_HOST: Final = "store host"
 
@@ -31,9 +31,9 @@ def draw_storm(
     return draw_entries(scenario.storm, scenario, seed, recipes=recipes)
 
 
-def sketch_of(storm: Storm, scenario: Scenario) -> Sketch:
+def shape_of(storm: Storm, scenario: Scenario) -> JobShape:
     """Return what a storm may aim at in a job."""
-    return Sketch.of(
+    return JobShape.of(
         scenario.nodes.initial,
         scenario.job.nproc_per_node,
         exclude=_spared(storm, scenario),
@@ -51,11 +51,11 @@ def draw_entries(
 ) -> tuple[Entry, ...]:
     """Draw the entries of a storm that is called `name`; raises UsageError for unknown kinds."""
     chosen = seed if storm.seed is None else Seed(value=storm.seed)
-    sketch = sketch_of(storm, scenario)
+    job = shape_of(storm, scenario)
     drawn = draw_plan(
         chosen.stream(name),
-        choose(recipes, storm.faults, sketch, exclude=_spared(storm, scenario)),
-        sketch,
+        choose(recipes, storm.faults, job, exclude=_spared(storm, scenario)),
+        job,
         seconds=storm.over,
         steps=storm.steps,
         max_faults=storm.max,

@@ -1,7 +1,7 @@
 """What a kernel does not remove when the processes of a session end, and who removes it.
 
 The session's supervisor does, last of all. What is left when it was killed itself is recognised by
-the tag that all of it carries, and swept when the next session starts.
+the tag that all of it carries, and removed when the next session starts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = [
     "reap",
     "remove_clock_of",
     "remove_session",
+    "remove_stale",
     "scratch_folder",
-    "sweep",
     "temporary_folder",
 ]
 
@@ -70,7 +70,7 @@ def remove_session(tag: str) -> list[str]:
     return [*left, folder] if os.path.exists(folder) else left
 
 
-def sweep() -> None:
+def remove_stale() -> None:
     """Remove what sessions have left that are over, as far as it can be known to be theirs."""
     for pid in process_table.processes():
         if cgroups.is_stale(process_table.environ_of(pid).get(ENVIRONMENT_MARK, "")):
