@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
@@ -84,7 +85,7 @@ def decode_record(line: str | bytes) -> Record | None:
     kind, at, fields = values.get("kind"), values.get("at"), values.get("event", {})
     if not isinstance(kind, str) or not isinstance(fields, dict):
         return None
-    if not isinstance(at, int | float) or isinstance(at, bool):
+    if not isinstance(at, int | float) or isinstance(at, bool) or not math.isfinite(at):
         return None
     return Record(
         at=float(at),

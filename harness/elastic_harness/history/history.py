@@ -24,7 +24,7 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.worlds import Worlds
 from pytest_elastic.errors import UsageError
-from pytest_elastic.events.codec import decode_record, encode_record, kind_of
+from pytest_elastic.events.codec import decode_record, encode_record
 from pytest_elastic.events.model import Event, Record
 
 __all__ = ["Entry", "History", "unwritable"]
@@ -72,7 +72,7 @@ class History:
 
     def __init__(self, path: str | None = None) -> None:
         self._entries: list[Entry[Event]] = []
-        self._by_kind: dict[str, list[Entry[Event]]] = {}
+        self._by_class: dict[type[Event], list[Entry[Event]]] = {}
         self._path = path
         self._file: BinaryIO | None = None
         self._lines = hashlib.sha256()
@@ -128,7 +128,7 @@ class History:
         """
         entry: Entry[Event] = Entry(len(self._entries) + 1, record)
         self._entries.append(entry)
-        self._by_kind.setdefault(kind_of(record.event), []).append(entry)
+        self._by_class.setdefault(type(record.event), []).append(entry)
         self.worlds.observe(record)
         if self._path is not None:
             line = (encode_record(record, seq=entry.seq) + "\n").encode()
@@ -183,7 +183,7 @@ class History:
 
     def of_kind(self, kind: type[E_co]) -> list[Entry[E_co]]:
         """Return the entries whose event is of one class, in order."""
-        return cast("list[Entry[E_co]]", list(self._by_kind.get(kind.kind, ())))
+        return cast("list[Entry[E_co]]", list(self._by_class.get(kind, ())))
 
     def first(self, kind: type[E_co]) -> Entry[E_co] | None:
         """Return the first entry of a class, if there is one."""

@@ -13,6 +13,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from elastic_harness.history.checkers.conduct import why_unheard, why_unread
 from elastic_harness.history.checkers.library import STANDARD
@@ -37,6 +38,8 @@ from elastic_harness.history.verdict import (
     valid,
 )
 from pytest_elastic.errors import UsageError
+from pytest_elastic.events.codec import UnknownEvent
+from pytest_elastic.events.model import EVENT_KINDS
 
 __all__ = ["Judgement", "judge", "judge_checks", "overall", "unmet"]
 
@@ -161,12 +164,23 @@ def _verdict_on(
 
 
 def _doubted(verdict: Verdict, history: History) -> Verdict:
-    """Return unknown for invalid where the harness itself lost packets, which may be why."""
-    lost = history.of_kind(SwitchDropped)
-    if not lost or verdict.outcome is not Outcome.INVALID:
+    """Return unknown for invalid where that may be the harness's own doing."""
+    if verdict.outcome is not Outcome.INVALID:
         return verdict
-    why = f"{verdict.reason}; packets that the harness itself lost, or kept back, may be the cause"
-    return unknown(why, (*verdict.events, *(entry.seq for entry in lost)))
+    causes: Sequence[tuple[Sequence[Entry[Any]], str]] = (
+        (history.of_kind(SwitchDropped), "packets that the harness itself lost, or kept back,"),
+        (_unreadable(history), "a record that is not as this version writes it"),
+    )
+    for entries, cause in causes:
+        if entries:
+            events = (*verdict.events, *(entry.seq for entry in entries))
+            return unknown(f"{verdict.reason}; {cause} may be the cause", events)
+    return verdict
+
+
+def _unreadable(history: History) -> Sequence[Entry[UnknownEvent]]:
+    """Return the records of known kinds that have not what they must have."""
+    return [each for each in history.of_kind(UnknownEvent) if each.event.name in EVENT_KINDS]
 
 
 def _how_it_ended(history: History) -> str:
@@ -179,6 +193,10 @@ def _how_it_ended(history: History) -> str:
 def _judge_harness(history: History) -> Judgement:
     """Judge whether the harness did its part: nothing failed, and the history is complete."""
     verdicts = [unknown(entry.event.what, (entry.seq,)) for entry in history.of_kind(HarnessFailed)]
+    verdicts += [
+        unknown(f"{entry.event.name} is not as this version writes it", (entry.seq,))
+        for entry in _unreadable(history)
+    ]
     if history.damage:
         verdicts.append(unknown(f"the history is damaged: {history.damage}"))
     if not history.of_kind(ClausePlanned):

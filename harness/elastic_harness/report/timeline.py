@@ -7,6 +7,7 @@ that prove a clause. Everything on it carries what it stands for as a tooltip.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -268,7 +269,7 @@ class _Drawing:
         """
         power, factor = min(
             (power, factor)
-            for power in range(-3, 9)
+            for power in range(-3, sys.float_info.max_10_exp + 1)  # a changed file may say anything
             for factor in (1, 2, 5)
             if length <= _MAX_LABELS * factor * 10.0**power
         )
