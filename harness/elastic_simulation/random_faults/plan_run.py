@@ -16,6 +16,7 @@ from elastic_simulation.random_faults.target import Target, can_boot, may_come
 from elastic_simulation.world import World
 from elastic_simulation.worlds import world_class
 from pytest_elastic.events import model as events
+from pytest_elastic.rendezvous.leases import announced_within_s
 
 __all__ = ["Outcome", "PlanRun", "finish_what_is_done", "run_plan", "run_seed"]
 
@@ -187,15 +188,22 @@ class PlanRun:
                     break
                 well_since, deadline = None, world.time + QUIET_S
                 continue
-            if world.time >= deadline:
+            if world.time >= deadline + self._elders_s():
                 if problem is None:
                     break
-                raise Violation(f"{QUIET_S:g} s after everything was healed: {problem}")
+                waited_s = QUIET_S + self._elders_s()
+                raise Violation(f"{waited_s:g} s after everything was healed: {problem}")
         self.watch.judge_ends()
         self.watch.judge_budget()
         slowing = {"slow", "freeze", "suspend", "hang", "lose host", *AIMED} & self.plan.kinds
         if not slowing and not world.config.outlives_coordinator:
             self.watch.judge_evictions()
+
+    def _elders_s(self) -> float:
+        """Return how much longer a host that found a mark may wait for those who voted (R12)."""
+        if not any(self.world.marks.found_by(p) for p in self.world.every_process if p.is_alive):
+            return 0.0
+        return 2 * announced_within_s(self.world.config) / SLOWEST_CLOCK
 
     def _is_short_of_rounds(self) -> bool:
         """Tell whether the last fault is still to come: no round has ended yet."""
