@@ -1,4 +1,4 @@
-"""The rules of the house, as tables: who may import whom, what is pure, what may be long.
+"""The rules of the house, as tables: which rooms may import which, what is pure, what may be long.
 
 This file is meant to be read. `checks.py` reads the syntax trees and compares; the tests beside it
 run every check on the real tree, and on a tree with a planted fault to see that the check bites.

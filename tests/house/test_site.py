@@ -22,7 +22,7 @@ def pages_in(nav: Any) -> list[str]:  # noqa: ANN401 (as YAML gives it)
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
-    """A page that nobody can reach is not read."""
+    """A page that cannot be reached is not read."""
     folders = (
         *("docs", "docs/frameworks", "docs/reference"),
         *("examples", "examples/broken", "scenarios"),

@@ -4,8 +4,8 @@
     python -m tests.judge.source safety judge --jobs 1      some files
     python -m tests.judge.source --sample 30 --seed 7       some changes of all files
 
-Of a fault only what decides whether it took effect, and whom it exempts, is changed: how its
-parameters are read and whom it hits is no verdict.
+Of a fault only what decides whether it took effect, and what it exempts, is changed: how its
+parameters are read and what it hits is no verdict.
 
 Nothing on disk is changed. Each change is tried in a process of its own, forked from one that has
 imported what the tests need save the judged packages; that process imports the changed source in

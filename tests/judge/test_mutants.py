@@ -29,7 +29,7 @@ def test_no_changed_history_is_judged_valid(path: str) -> None:
     for change in random.Random(seed).sample(list(changes_of(records)), SAMPLE):
         if not reason_unseen(change.what, records, change.seq - 1):
             verdict = verdict_on(change.make())
-            assert not verdict.is_valid, f"{change.what} (record {change.seq}): seen by nobody"
+            assert not verdict.is_valid, f"{change.what} (record {change.seq}): not seen"
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: os.path.basename(path).partition(".")[0])

@@ -31,8 +31,8 @@ NOT_COMPARED = {
     "spare-promoted": "which of two nodes that start at once comes first, and who is the spare",
     "deaf-store-host": "how many rounds a deaf coordinator seals alone is a matter of milliseconds",
     "ring": "of two links that heal at once, which is found first: three begin with either",
-    "storm": "whom a fault hits depends on when a step is reached",
-    "swarm": "whom a fault hits depends on when a step is reached",
+    "storm": "what a fault hits depends on when a step is reached",
+    "swarm": "what a fault hits depends on when a step is reached",
 }
 
 Rounds = list[tuple[list[str], int | None]]

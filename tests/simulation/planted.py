@@ -1,6 +1,6 @@
 """Faults planted in the machines, to see that the simulator would find them.
 
-Each is one promise taken back (`planted_faults.py`): a line of a machine that somebody might get
+Each is one promise taken back (`planted_faults.py`): a line of a machine that a change might get
 wrong. The suite runs one seed that is known to find each (`seeds.txt`), with the fault and without;
 the whole search is a command:
 

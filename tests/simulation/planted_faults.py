@@ -27,7 +27,7 @@ from pytest_elastic.rendezvous.leader.round import Budget, Round, Verdict, judge
 from pytest_elastic.rendezvous.leader.rounds import Rounds
 from pytest_elastic.rendezvous.leases import HeldLease
 from pytest_elastic.rendezvous.vocabulary import HandOver, LeaderCommand, LeaderInput
-from tests.simulation.planting import Planted, after, before, drawn, nobody, nothing
+from tests.simulation.planting import Planted, after, before, drawn, nothing, refuse
 
 __all__ = ["PLANTED"]
 
@@ -36,7 +36,7 @@ _NOT_THE_SAME = "is not the same for all"
 _STUCK = r"of \[.*\] go on"
 _UNAWARE = "have not noticed that the job is over"
 _NOTHING_CHANGED = "nothing had changed"
-# What takes the leader away, or makes two sides; nobody comes back or anew.
+# What takes the leader away, or makes two sides; no node comes back or anew.
 _SUCCESSION = Options(
     quorum="majority", kinds=("fail", "freeze", "isolate", "lose host", "split", "suspend", "turn")
 )
@@ -316,7 +316,7 @@ PLANTED: dict[str, Planted] = {
     "asked-twice-refused": Planted(
         what="a voter refuses the candidate that it has voted for when it is asked again",
         breaks=_STUCK,
-        patches=((Voter, "has_voted_under", nobody),),
+        patches=((Voter, "has_voted_under", refuse),),
         options=Options(
             quorum="majority",
             nodes=8,

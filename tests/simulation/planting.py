@@ -1,4 +1,4 @@
-"""How a fault is planted in the machines: a line of one that somebody might get wrong."""
+"""How a fault is planted in the machines: a line of one that a change might get wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unittest import mock
 
 from elastic_simulation.random_faults.plan import Options
 
-__all__ = ["Patch", "Planted", "after", "before", "drawn", "nobody", "nothing"]
+__all__ = ["Patch", "Planted", "after", "before", "drawn", "nothing", "refuse"]
 
 Patch = tuple[object, str, object]
 _T = TypeVar("_T")
@@ -61,7 +61,7 @@ def nothing(*_arguments: object, **_named: object) -> None:
     """Do nothing."""
 
 
-def nobody(*_arguments: object, **_named: object) -> bool:
+def refuse(*_arguments: object, **_named: object) -> bool:
     """Say no."""
     return False
 

@@ -85,7 +85,7 @@ def test_each_kind_does_something(kind: str) -> None:
 
 
 def test_the_end_is_a_moment_too() -> None:
-    """All groups succeed, and somebody decides that the job has."""
+    """All groups succeed, and a leader decides that the job has."""
     succeed = InjectedFault(after_s=2.0, kind="succeed", how=0.5)
     done = [
         said
@@ -96,7 +96,7 @@ def test_the_end_is_a_moment_too() -> None:
 
 
 def test_what_is_armed_falls_before_others_hear_of_it() -> None:
-    """Some record is not heard by all to whom it was sent, as its sender was cut off just then."""
+    """Some record is not heard by all that it was sent to, as its sender was cut off just then."""
     unheard = 0
     for who in range(40):
         plan_run = _run(InjectedFault(after_s=0.0, kind="on proposal", who=who, how=0.7))

@@ -145,7 +145,7 @@ def test_a_cut_link_is_felt_and_counted(mode: LinkMode, reason: DropReason) -> N
 
 
 def test_a_slow_and_lossy_link_is_borne_and_counted() -> None:
-    """What is lost is sent again: nobody is given up."""
+    """What is lost is sent again: no node is given up."""
     job = Job()
     job.form(*NAMES)
     pairs = [("n1", "n2"), ("n2", "n1")]

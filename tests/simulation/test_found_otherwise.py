@@ -54,7 +54,7 @@ _MENDED = {
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True, endpoints=3),
         "runs",
     ),
-    "a leader that stood still evicts nobody for what it has not read yet, and charges nothing": (
+    "a leader that stood still evicts no member for what it has not read yet": (
         2037426,
         Options(quorum="coordinator", is_swarm=True, is_brisk=True, is_aimed=True),
         "lost",
@@ -99,17 +99,17 @@ _MENDED = {
         Options(quorum="granted", is_swarm=True, is_brisk=True, is_aimed=True),
         "runs",
     ),
-    "where a key says who leads, nobody asks for it that has joined": (
+    "where a key names the leader, no node asks for it that has joined": (
         501740,
         Options(quorum="granted", is_brisk=True),
         "runs",
     ),
-    "a host that has forgotten all keeps nobody from voting who had accepted the round": (
+    "a host that has forgotten all keeps no node from voting that had accepted the round": (
         6084057,
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
         "runs",
     ),
-    "who is left and knows nobody who knows the others is not waited for": (
+    "a node that knows none that knows the others is not waited for": (
         6107854,
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
         "waits (too_few)",
@@ -119,22 +119,22 @@ _MENDED = {
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
         "succeeded",
     ),
-    "a host that begins again asks whom it had followed as a newcomer": (
+    "a host that begins again asks the leader it had followed as a newcomer": (
         8022354,
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
         "runs",
     ),
-    "who asks somebody that it does not know is not waited for": (
+    "a node that asks one that it does not know is not waited for": (
         9004462,
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
         "failed",
     ),
-    "hosts elect nobody else beside a leader that was elected after what they accepted": (
+    "hosts elect no other beside a leader that was elected after what they accepted": (
         10084002,
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
         "waits (few_new)",
     ),
-    "whom a leader alone knows is not waited for, as it asks nobody": (
+    "a node that only a leader knows is not waited for, as that asks none": (
         10108490,
         Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True),
         "waits (too_few)",

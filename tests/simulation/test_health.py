@@ -71,8 +71,8 @@ def test_it_is_a_stall_if_they_do_not_go_on() -> None:
     assert health_of(world).problem == "[] of ['n1', 'n2'] go on, 2 nodes should"
 
 
-def test_it_is_a_stall_if_a_majority_elects_nobody() -> None:
-    """Planted: nobody ever stands."""
+def test_it_is_a_stall_if_a_majority_elects_no_leader() -> None:
+    """Planted: no node ever stands."""
     world = five()
     with mock.patch.object(Candidate, "stand", return_value=None):
         world.crash("n1")

@@ -54,7 +54,7 @@ def test_the_promises_hold_around_the_real_agents_machine(tens: int) -> None:
 
 @pytest.mark.parametrize("tens", range(8))
 def test_the_promises_hold_where_a_leader_is_followed_by_another(tens: int) -> None:
-    """Jobs with succession, in which nobody is spared (R11)."""
+    """Jobs with succession, in which no node is spared (R11)."""
     options = Options(quorum="majority")
     for seed in range(10 * tens, 10 * tens + 10):
         try:
@@ -64,7 +64,7 @@ def test_the_promises_hold_where_a_leader_is_followed_by_another(tens: int) -> N
 
 
 @pytest.mark.parametrize("tens", range(5))
-def test_the_promises_hold_where_somebody_outside_says_who_leads(tens: int) -> None:
+def test_the_promises_hold_where_an_etcd_names_the_leader(tens: int) -> None:
     """Jobs with an etcd, around the key holder; the real agent's machine in some."""
     options = Options(quorum="granted", is_brisk=True)
     for seed in range(10 * tens, 10 * tens + 10):

@@ -85,7 +85,7 @@ LINE = {"log": "."}
         {"never": [{"log_contains": "."}]},
     ],
 )
-def test_nothing_is_said_of_lines_that_nobody_prints(expect: dict[str, object]) -> None:
+def test_nothing_is_said_of_lines_that_are_not_printed(expect: dict[str, object]) -> None:
     """`never: {log: "."}` would hold, and mean nothing."""
     plan = SIMULATED["node-crashes"]
     asked = Expect.model_validate(expect)

@@ -63,7 +63,7 @@ def test_a_step_leaves_nothing_to_be_done_before_the_next_deadline(
     _run(quorum)
 
 
-def test_a_deadline_that_nobody_is_woken_for_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_without_a_wake_up_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """So it was after members had been judged: the next one was judged when another had a beat."""
 
     def forget(machine: Leader, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Scenarios as somebody might write them that are not in the library, in virtual time."""
+"""Scenarios as a user might write them that are not in the library, in virtual time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ expect:
   finally:
     - job: succeeded
 """
-# The launcher is gone and its node is not: nobody can join under its name.
+# The launcher is gone and its node is not: no node can join under its name.
 BACK = """
 nodes: {initial: 3, min: 2, max: 3}
 timeline:
@@ -90,7 +90,7 @@ expect:
 def _ran(folder: Path, text: str) -> RunResult:
     """Run a scenario with four workers' worth of steps, and a majority that goes on."""
     path = folder / "written.elastic.yaml"
-    folder.joinpath("train.py").touch()  # nobody runs it
+    folder.joinpath("train.py").touch()  # it is never run
     path.write_text(
         "version: 1\nid: written\ntitle: t\nlimit: 90s\n"
         "job: {script: train.py, args: [--steps=300], max_restarts: 3, "
