@@ -19,6 +19,7 @@ from elastic_harness.history.events import (
 from elastic_harness.history.judge import Judgement, judge, judge_checks, overall, unmet
 from elastic_harness.history.verdict import Outcome
 
+from pytest_elastic.events.codec import UnknownEvent
 from pytest_elastic.events.model import AgentStarted, Event
 from tests.unit.history.story import Story
 
@@ -138,6 +139,24 @@ def test_nothing_is_invalid_where_the_harness_itself_lost_packets() -> None:
     assert found[met.key] == before[met.key]
     (checked,) = judge_checks(story.history, [bind("job", "succeeded")])
     assert checked.verdict == found["finally[0]"]
+
+
+def test_nothing_is_known_of_a_history_with_a_record_that_cannot_be_read() -> None:
+    """It lacks what its kind must have; a kind that this version does not know is passed over."""
+    story = told(ROUND, JOB, judged("eventually[0]", "invalid"), UnknownEvent(name="of_later"))
+    assert verdicts(story)["harness"] == "valid"
+    assert overall(judge(story.history)).outcome is Outcome.INVALID
+    story.tell("agent", "n1", UnknownEvent(name="worker_exited"))
+    torn = len(story.history)
+    found = {each.key: each.verdict for each in judge(story.history)}
+    assert {each.outcome for each in found.values()} <= {Outcome.UNKNOWN, Outcome.VALID}
+    assert found["harness"].outcome is Outcome.UNKNOWN
+    assert found["harness"].reason == "worker_exited is not as this version writes it"
+    assert found["harness"].events == (torn,)
+    assert torn in found["eventually[0]"].events
+    assert "a record that is not as this version writes it may be the cause" in (
+        found["eventually[0]"].reason
+    )
 
 
 def test_a_judgement_is_true_only_if_it_is_valid_and_shows_itself() -> None:
