@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from elastic_harness.history.checkers import STANDARD, bind
@@ -18,6 +19,7 @@ from elastic_harness.history.events import (
     ProcessStarted,
     RunEnded,
     SurvivorFound,
+    SurvivorsSought,
     WorkerGone,
 )
 from elastic_harness.history.verdict import Outcome
@@ -519,6 +521,38 @@ def test_a_node_that_a_fault_took_away_before_the_search_left_nothing(
     story.tell("cluster", "n2", NodeStopped(cause=stopped))
     if moment == "before the search":
         story.records.append(search)
+    verdict = bind("no_survivors").run(story.history)
+    assert verdict.outcome is expected, verdict.reason
+
+
+_UP, _CRASH = NodeStarted(address="", incarnation=1), NodeStopped(cause="crash")
+_LAUNCHER = ProcessStarted(pid=2, role="launcher", argv=())
+_END, _LOOK = RunEnded(outcome="failed"), SurvivorsSought(nodes=("n1",))
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"),
+    [
+        ((_CRASH, _UP, _LAUNCHER, _END, _LOOK), VALID),  # what was there went with the node
+        ((_LAUNCHER, _END, _LOOK), UNKNOWN),  # the node is the same
+        ((_CRASH, _UP, replace(_LAUNCHER, role="other"), _END, _LOOK), UNKNOWN),
+        ((_END, _UP, _LAUNCHER, _LOOK), UNKNOWN),  # what comes after the end says nothing
+        ((_END, _UP, _LOOK), UNKNOWN),
+        ((_CRASH, _END, _UP, _LOOK), VALID),
+        ((NodeStopped(cause="teardown"), _END, _LOOK), VALID),
+        ((_END, _LOOK, _CRASH, _LOOK), VALID),  # before the last search
+        ((_END, _CRASH), UNKNOWN),  # there was no search
+    ],
+)
+def test_what_a_launcher_left_went_with_its_node_or_has_to_be_looked_for(
+    later: Sequence[Event], expected: Outcome
+) -> None:
+    """A launcher on n2 has ended; n2 itself is not looked at."""
+    story = Story().tell("cluster", "n2", _UP).tell("cluster", "n2", replace(_LAUNCHER, pid=1))
+    story.launcher_exits({"n2": 1})
+    for event in later:
+        is_of_node = isinstance(event, NodeStarted | NodeStopped | ProcessStarted)
+        story.tell("cluster", "n2" if is_of_node else "", event)
     verdict = bind("no_survivors").run(story.history)
     assert verdict.outcome is expected, verdict.reason
 
