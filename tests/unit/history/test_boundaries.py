@@ -555,6 +555,7 @@ def test_what_a_launcher_left_went_with_its_node_or_has_to_be_looked_for(
         story.tell("cluster", "n2" if is_of_node else "", event)
     verdict = bind("no_survivors").run(story.history)
     assert verdict.outcome is expected, verdict.reason
+    assert (verdict.reason == "what was left on n2 was never looked at") is (expected is UNKNOWN)
 
 
 def _sought(*nodes: str) -> Record:
