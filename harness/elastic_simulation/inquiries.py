@@ -177,7 +177,7 @@ class Inquiries:
         return is_there and there is not None and there.leader is not None
 
     def announce_to(self, process: Process, incarnation: str, leader: m.LeaderAddress) -> None:
-        """Tell an agent the leader."""
+        """Announce the leader to an agent."""
         self._announce(process, self._world.by_incarnation[incarnation], leader)
 
     def _announce(self, process: Process, target: Process, leader: m.LeaderAddress) -> None:

@@ -156,7 +156,7 @@ class Surroundings(ABC):
 
     @abstractmethod
     def announce_to(self, process: Process, incarnation: str, leader: LeaderAddress) -> None:
-        """Tell an agent the leader."""
+        """Announce the leader to an agent."""
 
     @abstractmethod
     def hear_of(self, process: Process, leader: LeaderAddress) -> None:

@@ -142,6 +142,12 @@ def _since_any_host(each: Configuration, heard_at: Mapping[str, float]) -> float
     return _agreed_since(each, heard_at)
 
 
+_ANY_HOST_FOUNDS = (
+    (Candidate, "_may_found", lambda _: True),
+    (Configuration, "has_quorum", _any_host),
+    (Configuration, "agreed_since", _since_any_host),
+)
+
 PLANTED: dict[str, Planted] = {
     "no-fencing": Planted(
         what="neither follower nor keeper looks at the lease",
@@ -292,11 +298,7 @@ PLANTED: dict[str, Planted] = {
     "any-host-founds": Planted(
         what="one of several hosts may found a job",
         breaks=f"{_TWO_WORLDS}|{_NOT_THE_SAME}",
-        patches=(
-            (Candidate, "_may_found", lambda _: True),
-            (Configuration, "has_quorum", _any_host),
-            (Configuration, "agreed_since", _since_any_host),
-        ),
+        patches=_ANY_HOST_FOUNDS,
         options=Options(
             quorum="majority", nodes=5, endpoints=3, is_swarm=False, kinds=("split", "isolate")
         ),
@@ -304,11 +306,7 @@ PLANTED: dict[str, Planted] = {
     "coordinator-asks-no-host": Planted(
         what="a host that is the only voter of its job later founds it without the other hosts",
         breaks=f"{_TWO_WORLDS}|{_NOT_THE_SAME}",
-        patches=(
-            (Candidate, "_may_found", lambda _: True),
-            (Configuration, "has_quorum", _any_host),
-            (Configuration, "agreed_since", _since_any_host),
-        ),
+        patches=_ANY_HOST_FOUNDS,
         options=Options(
             quorum="coordinator", nodes=5, endpoints=3, is_swarm=False, kinds=("split", "isolate")
         ),

@@ -120,7 +120,7 @@ class Questions:
         within_s: float,
         on_said: Callable[[], None] = lambda: None,
     ) -> None:
-        """Tell an agent the leader; `on_said` is not called if it could not be told."""
+        """Announce the leader to an agent; `on_said` is not called if it could not be told."""
         if (to.address, to.port) == (leader.address, leader.port):
             return
 

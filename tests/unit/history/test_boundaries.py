@@ -467,7 +467,7 @@ ROWS: tuple[Row, ...] = (
     # --- rank_stability ---
     ("rank_stability", None,
      lambda: Story().round(1, TWO).gone(1).round(2, ["n0", *TWO]), INVALID,
-     ("n0 came into round 2 before nodes that were there, after the last node, "
+     ("n0 came into round 2 before nodes that were there, in front of all, "
       "where no node had left")),
     ("rank_stability", None,
      lambda: Story().round(1, TWO).gone(1).round(2, ["n1", "n0", "n2"]), INVALID,

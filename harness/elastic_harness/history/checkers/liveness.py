@@ -313,10 +313,10 @@ def _newcomer_in_between(old: World, new: World) -> str | None:
     gaps_new = _strangers_by_gap(new.nodes, old.nodes)
     for gap, newcomers in list(gaps_new.items())[:-1]:
         if len(newcomers) > len(gaps_old.get(gap, ())):
-            before = gap or "the last node"
+            place = f"after {gap}" if gap else "in front of all"
             return (
                 f"{newcomers[-1]} came into round {new.ordinal} before nodes that were there, "
-                f"after {before}, where no node had left"
+                f"{place}, where no node had left"
             )
     return None
 
