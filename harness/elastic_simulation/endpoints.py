@@ -115,18 +115,11 @@ class Endpoints:
                 continue
             key = host.node.incarnation
             held = self._leaders.get(key)
-            if held is not None and held.goes_before(own) and self._leads(process, held):
-                self._world.hear_of(process, held)
+            if held is not None and held.goes_before(own) and self._world.hear_of(process, held):
                 continue
             self._leaders[key] = own
             if held is not None and held.incarnation != own.incarnation:
                 self._world.announce_to(process, held.incarnation, own)
-
-    def _leads(self, process: Process, leader: m.LeaderAddress) -> bool:
-        """Tell whether a leader that was found says so itself, when it is dialled."""
-        host = self._world.by_incarnation[leader.incarnation]
-        is_here = host.is_alive and not host.is_frozen and self._reaches(process, host)
-        return is_here and host.leader is not None and leader_at(host).term == leader.term
 
     # --- what judges ask ---------------------------------------------------------------------
 

@@ -165,16 +165,19 @@ class Inquiries:
         if world.config.has_succession or world.has_several_endpoints:
             self._watch_endpoint(process, leader)
 
-    def hear_of(self, process: Process, leader: m.LeaderAddress) -> None:
-        """Let a node hear of a leader."""
+    def hear_of(self, process: Process, leader: m.LeaderAddress) -> bool:
+        """Let a node hear of a leader if that says itself that it leads; return whether it does."""
+        there = self._world.by_incarnation.get(leader.incarnation)
+        if there is None or self._world.outcome(process, there) is not v.Outcome.ALIVE:
+            return False
+        if there.leader is None or leader_at(there).term != leader.term:
+            return False
+        self._tell_of(process, leader)
+        return True
+
+    def _tell_of(self, process: Process, leader: m.LeaderAddress) -> None:
         for which in ("follower", "leader"):
             process.feed(which, v.LeaderHeard(leader=leader))
-
-    def leads_at(self, asker: Process, leader: m.LeaderAddress) -> bool:
-        """Tell whether an agent is where it is said to be, and would say that it leads."""
-        there = self._world.by_incarnation.get(leader.incarnation)
-        is_there = there is not None and self._world.outcome(asker, there) is v.Outcome.ALIVE
-        return is_there and there is not None and there.leader is not None
 
     def announce_to(self, process: Process, incarnation: str, leader: m.LeaderAddress) -> None:
         """Announce the leader to an agent."""
@@ -191,7 +194,7 @@ class Inquiries:
             if can_hear and not world.is_apart(process, target):
                 if self._elders.get(own) is target:
                     del self._elders[own]
-                self.hear_of(target, leader)
+                self._tell_of(target, leader)
 
         announced = m.LeaderAnnounced(run_id=world.config.run_id, leader=leader)
         world.carry(process, target, announced)
@@ -208,23 +211,21 @@ class Inquiries:
             if not process.is_frozen:
                 world.announce_at_endpoints(process, leader)
             return
-        host = world.host
+        host, own = world.host, leader_at(process)
         is_served = host is not None and host.is_alive and not world.is_endpoint_down
         if is_served and host is not None and not process.is_frozen:
             found = self.published
-            is_older = found is None or not found.goes_before(leader)
-            if found is not None and found.term > leader.term:
-                self.hear_of(process, found)
-                is_older = not self.leads_at(process, found)
-            if is_older and (host is process or not world.is_apart(process, host)):
-                self.published = leader
-                if found is not None and found.incarnation != leader.incarnation:
+            if found is not None and found.goes_before(own) and self.hear_of(process, found):
+                pass
+            elif host is process or not world.is_apart(process, host):
+                self.published = own
+                if found is not None and found.incarnation != own.incarnation:
                     for old in world.every_process:  # a stranger's word is ignored
                         if old.node.incarnation == found.incarnation:
                             self._elders[process.node.incarnation] = old
         elder = self._elders.get(process.node.incarnation)
         if elder is not None and not process.is_frozen:
-            self._announce(process, elder, leader)
+            self._announce(process, elder, own)
 
 
 def leader_at(process: Process) -> m.LeaderAddress:

@@ -159,8 +159,8 @@ class Surroundings(ABC):
         """Announce the leader to an agent."""
 
     @abstractmethod
-    def hear_of(self, process: Process, leader: LeaderAddress) -> None:
-        """Let a node hear of a leader that was published."""
+    def hear_of(self, process: Process, leader: LeaderAddress) -> bool:
+        """Let a node hear of a leader that was published, if it leads; return whether it does."""
 
 
 class PlayedAgent:

@@ -570,8 +570,8 @@ class World(WorldQueries):
     def announce_to(self, process: Process, incarnation: str, leader: m.LeaderAddress) -> None:
         self.inquiries.announce_to(process, incarnation, leader)
 
-    def hear_of(self, process: Process, leader: m.LeaderAddress) -> None:
-        self.inquiries.hear_of(process, leader)
+    def hear_of(self, process: Process, leader: m.LeaderAddress) -> bool:
+        return self.inquiries.hear_of(process, leader)
 
     def end_leader(self, process: Process) -> None:
         """Let a process lead no more; its followers see their connections end."""
