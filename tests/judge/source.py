@@ -50,7 +50,9 @@ _TRAINING: Final = (
     *_CHECKERS[:2],
 )
 _CONDUCT: Final = (*_CHECKERS, f"{_HISTORY}/test_judge.py")
-_CONSISTENT: Final = (f"{_HISTORY}/test_consistent.py", f"{_HISTORY}/test_checkers.py")
+_CONSISTENT: Final = tuple(
+    f"{_HISTORY}/test_{name}.py" for name in ("consistent", "checkers", "boundaries")
+)
 _JUDGE: Final = (
     *(f"{_HISTORY}/test_{name}.py" for name in ("judge", "judge_cases", "verdict")),
     *_CHECKERS[:2],

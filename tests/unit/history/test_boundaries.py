@@ -249,6 +249,8 @@ ROWS: tuple[Row, ...] = (
      "1 rounds with every rank from 0 on given once; 1 more were cut short while they formed"),
     ("ranks", None, lambda: Story().hello(1, "n1", -1, 2, local_rank=0), INVALID,
      "n1 in round 1 has rank -1, outside a world of 2"),
+    ("ranks", None, lambda: Story().hello(1, "n1", 2, 2, local_rank=0), INVALID,
+     "n1 in round 1 has rank 2, outside a world of 2"),
     ("ranks", None,
      lambda: Story(nproc=2).hello(1, "n1", 1, 4).hello(1, "n1", 0, 4).hello(1, "n2", 3, 4)
      .hello(1, "n2", 2, 4), VALID, "1 rounds with every rank from 0 on given once"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from elastic_harness.history.checkers import bind
 from elastic_harness.history.events import (
+    ClockCompared,
     FaultHealed,
     FaultPlanned,
     GroupFormed,
@@ -480,6 +481,32 @@ def test_what_just_cannot_be_is_a_contradiction(
     verdict = judge(records)
     assert (verdict.outcome, verdict.reason) == (Outcome.UNKNOWN, FIRST + what)
     assert len(verdict.events) == count or "launchers" in what
+
+
+def compared(records: list[Record], node: str, error_s: float) -> list[Record]:
+    """Return the records, and how far off the clock of a node may be."""
+    place = max(places("node_started")) + 1
+    clock = dataclasses.replace(records[place], node=node, event=ClockCompared(error_s=error_s))
+    return [*records[:place], clock, *records[place:]]
+
+
+@pytest.mark.parametrize(
+    ("records", "what"),
+    [
+        (compared(shifted("worker_gone", 0, -0.05), "n1", 0.06), ""),
+        (compared(told().records, "n1", 5.0), ""),
+        (compared(shifted("worker_gone", 0, -0.05), "n1", 0.005), "worker_gone of rank 0"),
+        (compared(shifted("worker_gone", 0, -0.05), "n2", 0.06), "worker_gone of rank 0"),
+        (shifted("worker_gone", 0, -0.05), "worker_gone of rank 0"),
+        (compared(shifted("worker_finished", 0, -0.05), "n1", 0.06), "worker_finished of rank 0"),
+    ],
+)
+def test_that_a_worker_is_gone_is_told_by_another_clock_than_its_own_words(
+    records: list[Record], what: str
+) -> None:
+    """By so much it may seem to be gone before its last word; its own words have one clock."""
+    verdict = judge(records)
+    assert (verdict.is_valid, what in verdict.reason) == (not what, True), verdict.reason
 
 
 def test_the_first_contradiction_is_told_and_the_others_are_counted() -> None:
