@@ -172,12 +172,15 @@ class Inquiries:
             return False
         if there.leader is None or leader_at(there).term != leader.term:
             return False
-        self._tell_of(process, leader)
-        return True
-
-    def _tell_of(self, process: Process, leader: m.LeaderAddress) -> None:
         for which in ("follower", "leader"):
             process.feed(which, v.LeaderHeard(leader=leader))
+        return True
+
+    def _hear_from_stranger(self, process: Process, leader: m.LeaderAddress) -> None:
+        if process.leader is None:
+            process.feed("follower", v.LeaderHeard(leader=leader))
+        elif leader_at(process).is_founding:
+            self.hear_of(process, leader)
 
     def announce_to(self, process: Process, incarnation: str, leader: m.LeaderAddress) -> None:
         """Announce the leader to an agent."""
@@ -194,7 +197,7 @@ class Inquiries:
             if can_hear and not world.is_apart(process, target):
                 if self._elders.get(own) is target:
                     del self._elders[own]
-                self._tell_of(target, leader)
+                self._hear_from_stranger(target, leader)
 
         announced = m.LeaderAnnounced(run_id=world.config.run_id, leader=leader)
         world.carry(process, target, announced)
