@@ -14,12 +14,12 @@ from pytest_elastic.backends.threaded_store import ThreadedStore
 from pytest_elastic.config import Endpoint
 from pytest_elastic.events import model as events
 from pytest_elastic.loop import Loop
-from pytest_elastic.rendezvous.consensus.records import Term, founding_record
+from pytest_elastic.rendezvous.consensus.records import Term, founding_record, seat_of
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.machine import ConnectionPhase
 from pytest_elastic.rendezvous.messages import LeaderAddress
 from pytest_elastic.rendezvous.model import Settings
-from pytest_elastic.rendezvous.registries.announcer import Announcer
+from pytest_elastic.rendezvous.registries.announcer import Announcer, Hosts
 from pytest_elastic.rendezvous.registries.registry import as_text, key_of, read_text
 from pytest_elastic.workers.store import torch_store
 from tests.unit.rendezvous.driver.bench import Agent, serve_until
@@ -31,27 +31,28 @@ SETTINGS = Settings(
 
 
 class Place:
-    """One endpoint, with the store of torch's behind it, and the nodes of a test."""
+    """Endpoints, each with a store of torch's behind it, and the nodes of a test."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, endpoints: int = 1) -> None:
         self.loop = Loop()
         self.loop.enable_thread_wakeup()
         stack.callback(self.loop.close)
         stack.callback(self._serve_the_rest, threading.active_count())
         self._stack = stack
-        self._store, port = torch_store.open_store(HOST, None, None)
-        self._endpoint = Endpoint(host=HOST, port=port)
+        stores = [torch_store.open_store(HOST, None, None) for _ in range(endpoints)]
+        self._stores = [store for store, _ in stores]
+        self.endpoints = [Endpoint(host=HOST, port=port) for _, port in stores]
 
     def _serve_the_rest(self, threads: int) -> None:
         """Let calls of the store end, and what was said last leave."""
         serve_until(self.loop, lambda: threading.active_count() <= threads)
         for _ in range(20):
             self.loop.run_once(0)
-        del self._store
+        del self._stores
 
-    def agent(self, name: str) -> Agent:
-        """Return a node that follows itself once it leads."""
-        agent = Agent(self.loop, name, SETTINGS, succeeds=False)
+    def agent(self, name: str, settings: Settings = SETTINGS) -> Agent:
+        """Return a node, which listens and does nothing yet."""
+        agent = Agent(self.loop, name, settings, succeeds=False)
         self._stack.callback(agent.close)
         return agent
 
@@ -59,19 +60,20 @@ class Place:
     def named(self) -> LeaderAddress | None:
         """Who is named at the endpoint."""
         key = key_of(SETTINGS)
-        text = self._store.get(key).decode() if self._store.check([key]) else ""
+        store = self._stores[0]
+        text = store.get(key).decode() if store.check([key]) else ""
         return read_text(LeaderAddress, text, "r", None)
 
     def name(self, leader: LeaderAddress) -> None:
         """Name a leader there, as one has done before."""
-        self._store.set(key_of(SETTINGS), as_text(leader, "r", None))
+        self._stores[0].set(key_of(SETTINGS), as_text(leader, "r", None))
 
     def announce(self, agent: Agent) -> None:
         """Announce the leader of a node from here on."""
         announcer = Announcer(
             self.loop,
             SETTINGS,
-            self._endpoint,
+            self.endpoints[0],
             ThreadedStore(self.loop),
             agent.registry.side,
             questions=agent.questions,
@@ -79,6 +81,29 @@ class Place:
         )
         self._stack.callback(announcer.stop)
         announcer.watch()
+
+    def forget_hosts(self) -> None:
+        """Have the stores forget where their hosts are."""
+        for store in self._stores:
+            store.delete_key("pytest-elastic/r/host")
+
+    def host(self, name: str, number: int) -> Agent:
+        """Return a node that is the host of an endpoint, and looks for those of the others."""
+        settings = replace(SETTINGS, endpoints=",".join(map(str, self.endpoints)))
+        agent = self.agent(name, settings)
+        agent.registry.begin()
+        hosts = Hosts(
+            self.loop,
+            settings,
+            self.endpoints,
+            ThreadedStore(self.loop),
+            agent.registry.side,
+            hosted=number,
+            credentials=None,
+        )
+        self._stack.callback(hosts.close)
+        hosts.open()
+        return agent
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -156,3 +181,43 @@ def test_a_leader_that_is_not_there_any_more_is_replaced(place: Place) -> None:
     place.announce(runs)
     serve_until(place.loop, lambda: place.named == leader)
     assert stepped_down(runs) == []
+
+
+def voters(agent: Agent) -> list[tuple[str, str]]:
+    """Return the name and the incarnation of each host that a node would ask for its vote."""
+    base = agent.registry.side.follower.voter.base
+    return [] if base is None else [(each.name, each.role) for each in base.roster]
+
+
+def test_hosts_of_all_endpoints_find_each_other_and_elect_the_first() -> None:
+    """The last one to come completes them; each is known by its incarnation, and by its place."""
+    with ExitStack() as stack:
+        place = Place(stack, endpoints=3)
+        second, third = place.host("b", 1), place.host("c", 2)
+        unknown = (str(place.endpoints[0]), "unknown")
+        for agent in (second, third):
+            serve_until(place.loop, lambda: len(voters(agent)) == 3)  # noqa: B023 (it is over)
+            serve_until(place.loop, lambda: voters(agent) == [unknown, ("b", "b"), ("c", "c")])  # noqa: B023
+        assert not any(agent.registry.side.leader for agent in (second, third))
+        first = place.host("a", 0)
+        serve_until(place.loop, lambda: first.registry.side.leader is not None)
+        base = first.registry.side.follower.voter.base
+        assert base is not None
+        assert voters(first) == [("a", "a"), ("b", "b"), ("c", "c")]
+        seats = [seat_of(str(each)) for each in place.endpoints]
+        assert list(base.configuration.voters) == seats
+        assert [each.registry.side.follower.voter.seat for each in (first, second, third)] == seats
+
+
+def test_a_host_that_another_agent_has_replaced_is_known_as_that_one() -> None:
+    """Its place is the same, and it may have forgotten what it promised; no host is unknown."""
+    with ExitStack() as stack:
+        place = Place(stack, endpoints=3)
+        first, _ = place.host("a", 0), place.host("b", 1)
+        unknown = (str(place.endpoints[2]), "unknown")
+        serve_until(place.loop, lambda: voters(first) == [("a", "a"), ("b", "b"), unknown])
+        place.host("b again", 1)
+        serve_until(place.loop, lambda: voters(first)[1] == ("b again", "b again"))
+        place.forget_hosts()
+        unknown = (str(place.endpoints[1]), "unknown")
+        serve_until(place.loop, lambda: voters(first)[1] == unknown)
