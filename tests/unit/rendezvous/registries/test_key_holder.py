@@ -12,9 +12,10 @@ from pytest_elastic.loop import Timer
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import End, Record
 from pytest_elastic.rendezvous.consensus.replication import Recovered
-from pytest_elastic.rendezvous.model import Node
+from pytest_elastic.rendezvous.messages import LeaderAddress
+from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.registries.key_holder import KeyHolder
-from pytest_elastic.rendezvous.registries.registry import as_text
+from pytest_elastic.rendezvous.registries.registry import as_text, read_text
 from tests.unit.rendezvous.samples import decided, leader_address, record_of, settings_with
 
 SETTINGS = settings_with("granted")
@@ -38,15 +39,16 @@ END = replace(FIRST, number=2, end=End(result="succeeded", reason="x"))
 class Bench:
     """The key holder of n1, the calls that it made and what its machines were told."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings = SETTINGS) -> None:
         self.time = 100.0
         self.calls: list[tuple[str, Mapping[str, Any], Callable[[Any, str], None]]] = []
         self.timers: list[Callable[[], None]] = []
+        self.rings_at: list[float] = []
         self.follower: list[v.FollowerInput] = []
         self.leader: list[v.LeaderInput] = []
         self.led: list[Recovered] = []
         self.node = Node(name="n1", incarnation="n1", address="n1", port=1, slots=1)
-        self.holder = KeyHolder(self, self, SETTINGS)
+        self.holder = KeyHolder(self, self, settings)
 
     # What the holder stands in.
 
@@ -56,7 +58,7 @@ class Bench:
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer | None:
         """Keep what is to be called."""
-        del when
+        self.rings_at.append(when)
         self.timers.append(callback)
         return None
 
@@ -225,3 +227,87 @@ def test_its_own_name_from_before_is_no_leader() -> None:
     own = text_of(leader_address("n1", 5))
     bench.find(is_won=False, value=own)
     assert isinstance(bench.follower[-1], v.LeaderNotFound)
+
+
+@pytest.mark.parametrize(("lease_s", "ttl_s"), [(5.0, 6), (1.5, 2), (1.2, 2), (6.0, 7)])
+def test_a_key_is_asked_for_as_long_as_a_lease_and_the_drift(lease_s: float, ttl_s: int) -> None:
+    """In whole seconds, which etcd counts in, and for two at least."""
+    bench = Bench(replace(SETTINGS, beat_interval_s=0.3, lease_s=lease_s, drift_s=0.5))
+    bench.find(is_won=True, ttl_s=ttl_s)
+    bench.holder.find(1.0)
+    assert bench.calls[0][1]["ttl_s"] == ttl_s
+    assert bench.rings_at == [bench.time + ttl_s / 4], "then it is renewed"
+
+
+def renewed(found: object, error: str = "") -> Bench:
+    """Return a holder whose key was to be renewed at 102; the answer came a second later."""
+    bench = Bench()
+    bench.find(is_won=True)
+    bench.time = 102.0
+    bench.timers.pop()()
+    bench.rings_at.clear()
+    bench.time = 103.0
+    assert bench.answer(found, error) == "renew"
+    return bench
+
+
+def test_a_renewed_key_extends_the_lease_from_when_that_was_asked_for() -> None:
+    """Less the drift: another may be named once the key is gone, by a clock that is fast."""
+    bench = renewed(6)
+    assert bench.leader == [v.LeaseExtended(until=102.0 + 6 - SETTINGS.drift_s)]
+    assert bench.rings_at == [102.0 + 6 / 4]
+
+
+def test_a_key_that_is_gone_ends_the_lease() -> None:
+    """It may have been another's since before it was asked for."""
+    assert renewed(0).leader == [v.LeaseExtended(until=102.0)]
+
+
+def test_a_key_that_could_not_be_renewed_is_asked_for_again_soon() -> None:
+    """The lease stands as it was."""
+    bench = renewed(None, "timeout")
+    assert (bench.leader, bench.rings_at) == ([], [103.0 + 0.2])
+    bench.timers.pop()()
+    assert bench.answer(6) == "renew"
+
+
+def test_an_end_stays_until_a_member_that_is_cut_off_has_given_up() -> None:
+    """By the slowest clock, and for another question: 671 s with the default settings."""
+    bench = Bench()
+    bench.find(is_won=True)
+    bench.holder.write(written(END))
+    assert bench.calls[0][1]["end_ttl_s"] == 671
+    assert bench.calls[0][1]["ending"] == text_of(written(END))
+    assert bench.answer(True) == "conclude"
+    assert bench.leader == [v.RecordWritten(number=2)]
+
+
+def test_terms_rise_though_the_data_of_the_service_is_lost() -> None:
+    """Its revisions begin at 1 again; what the key holds then says under which term at least."""
+    bench = Bench()
+    bench.find(is_won=False, create_revision=9)
+    bench.holder.find(1.0)
+    value = bench.calls[0][1]["value"]
+    asked = read_text(LeaderAddress, value, SETTINGS.run_id, None)
+    assert asked is not None
+    assert asked.term.counter == 10
+    found = {"is_won": True, "value": value, "record": "", "ending": "", "create_revision": 1}
+    bench.answer({**found, "lease": 1, "ttl_s": 6})
+    assert bench.led[0].term.counter == 10
+
+
+def test_what_is_no_leader_s_address_is_quoted() -> None:
+    """With where it stands."""
+    bench = Bench()
+    bench.find(is_won=False, value="something else")
+    (told,) = bench.follower
+    assert isinstance(told, v.LeaderNotFound)
+    assert "what stands in the key names no leader of a job, it is 'something else'" in told.reason
+
+
+def test_the_leader_is_found_again_while_its_job_goes_on() -> None:
+    """No end is written there."""
+    bench = Bench()
+    for _ in range(2):
+        bench.find(is_won=False)
+    assert [type(each) for each in bench.follower] == [v.LeaderFound, v.LeaderFound]
