@@ -150,7 +150,7 @@ class MarkFile:
         return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and is_closed
 
     def _text(self) -> str:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         fd = os.open(self._path, flags)
         try:
             facts = os.fstat(fd)
@@ -165,7 +165,7 @@ class MarkFile:
     def _replace(self, job: KnownJob, at: float) -> None:
         body = {**self._whose, "boot_id": _boot_id(), **as_object(job)}
         new = f"{self._path}.{os.getpid()}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         fd = os.open(new, flags, 0o600)
         try:
             with open(fd, "wb") as file:
@@ -179,7 +179,7 @@ class MarkFile:
     def _renew(self, at: float) -> bool:
         """Write the time only; tell whether the file is still there for that."""
         try:
-            fd = os.open(self._path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(self._path, os.O_WRONLY | os.O_NOFOLLOW)
         except OSError:
             return False
         try:

@@ -50,10 +50,12 @@ def test_what_was_written_is_read_by_the_next_agent_of_this_run_and_endpoint_onl
 ) -> None:
     """Nodes that share a machine, and jobs that follow each other, do not take each other's."""
     assert mark_in(folder).read() is None
+    since = time.clock_gettime(time.CLOCK_BOOTTIME)
     leave(mark_in(folder), JOB)
     mark = mark_in(folder).read()
     assert mark is not None
     assert mark.job == JOB
+    assert since - 0.001 <= mark.renewed_at <= time.clock_gettime(time.CLOCK_BOOTTIME)
     assert mark_in(folder, run_id="other").read() is None
     assert mark_in(folder, endpoint="10.0.0.2:29400").read() is None
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -65,7 +67,9 @@ def test_it_is_renewed_in_place_written_anew_when_the_job_has_changed_and_remove
 ) -> None:
     """Once a beat only a time is written; a file that somebody has removed comes back."""
     marks = mark_in(folder)
+    was_ours = [marks.is_ours]
     leave(marks, JOB)
+    was_ours.append(marks.is_ours)
     first, place = marks.read(), file_in(folder).stat().st_ino
     leave(marks, JOB)
     second = marks.read()
@@ -84,6 +88,46 @@ def test_it_is_renewed_in_place_written_anew_when_the_job_has_changed_and_remove
     marks.remove()
     assert marks.wait(SOON_S)
     assert not folder.exists()
+    assert [*was_ours, marks.is_ours] == [False, True, False]
+
+
+def test_marks_that_are_a_day_old_are_cleared_away(folder: Path) -> None:
+    """Those of killed jobs, when another leaves its first one; a link is as old as itself."""
+    leave(mark_in(folder, run_id="runs"), JOB)
+    kept = {*folder.iterdir(), folder / "link"}
+    target = folder.parent / "target"
+    for path, hours in ((target, 25), (folder / "old.mark", 25), (folder / "new.mark", 23)):
+        path.touch()
+        at = time.time() - hours * 3600
+        os.utime(path, (at, at))
+    (folder / "link").symlink_to(target)
+    leave(mark_in(folder), JOB)
+    assert not (folder / "old.mark").exists()
+    assert kept | {folder / "new.mark"} < {*folder.iterdir()}
+    assert mark_in(folder, run_id="runs").read() is not None
+    assert mark_in(folder).read() is not None
+
+
+def test_what_a_killed_writer_has_left_is_written_over(folder: Path) -> None:
+    """Another process may have its number now."""
+    leave(mark_in(folder), JOB)
+    path = file_in(folder)
+    path.rename(f"{path}.{os.getpid()}")
+    with open(f"{path}.{os.getpid()}", "ab") as file:
+        file.write(b"and more")
+    leave(mark_in(folder), JOB)
+    assert mark_in(folder).read() is not None
+
+
+def test_nothing_is_written_through_a_link(folder: Path) -> None:
+    """It may lead anywhere."""
+    leave(mark_in(folder), JOB)
+    path, victim = file_in(folder), folder.parent / "victim"
+    victim.write_text("mine")
+    path.unlink()
+    Path(f"{path}.{os.getpid()}").symlink_to(victim)
+    leave(mark_in(folder), JOB)
+    assert victim.read_text() == "mine"
 
 
 def _garbage(folder: Path) -> None:
@@ -122,8 +166,28 @@ def _a_pipe(folder: Path) -> None:
     os.mkfifo(path)
 
 
-def _open_to_all(folder: Path) -> None:
-    folder.chmod(0o777)
+def _open_to_its_group(folder: Path) -> None:
+    folder.chmod(0o770)
+
+
+def _open_to_others(folder: Path) -> None:
+    folder.chmod(0o707)
+
+
+def _a_link_to_the_folder(folder: Path) -> None:
+    folder.rename(folder.parent / "elsewhere")
+    folder.symlink_to(folder.parent / "elsewhere")
+
+
+def _another_users(folder: Path) -> None:
+    os.chown(file_in(folder), 65534, -1)
+
+
+def _in_another_users_folder(folder: Path) -> None:
+    os.chown(folder, 65534, -1)
+
+
+_only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +200,11 @@ def _open_to_all(folder: Path) -> None:
         _endless,
         _a_link,
         _a_pipe,
-        _open_to_all,
+        _open_to_its_group,
+        _open_to_others,
+        _a_link_to_the_folder,
+        pytest.param(_another_users, marks=_only_root),
+        pytest.param(_in_another_users_folder, marks=_only_root),
     ],
 )
 def test_what_is_not_plainly_ours_is_no_mark_and_harms_nobody(
