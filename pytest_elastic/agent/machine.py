@@ -104,7 +104,12 @@ class AgentMachine:
     @property
     def running_round(self) -> int | None:
         """The round whose processes exist here, if any."""
-        return None if self._group is None or self._group.is_gone else self._group.round
+        return None if self._living is None else self._living.round
+
+    @property
+    def _living(self) -> WorkerGroup | None:
+        """The group, if processes of it exist."""
+        return None if self._group is None or self._group.is_gone else self._group
 
     def _handle(self, given: m.AgentInput, now: float) -> None:
         if self._has_exited:
@@ -245,8 +250,7 @@ class AgentMachine:
             code = 128 + (self._drain_signal or signal.SIGTERM)
         else:
             code = _EXIT_CODES[notice.result]
-        group = self._group
-        if group is not None and not group.is_gone:
+        if (group := self._living) is not None:
             if notice.result in ("lost", "refused"):
                 self._kill(group, now)
             else:
@@ -323,8 +327,7 @@ class AgentMachine:
             timestamp=given.timestamp,
         )
         self._ask(ports.GroupFailed(round=group.round, failures=(failure,)))
-        if self.phase is Phase.RUNNING:
-            self._become(Phase.STOPPING)
+        self._become(Phase.STOPPING)
         self._end_group(group, self._failure_grace_s, signal.SIGTERM, now)
 
     def _on_group_vanished(self, given: m.GroupVanished, now: float) -> None:
@@ -383,15 +386,14 @@ class AgentMachine:
         self._exit(_Ending(code=_EXIT_CODES[result], result=result, reason=reason))
 
     def _on_signal(self, given: m.SignalArrived, now: float) -> None:
-        group = self._group
-        has_workers = group is not None and not group.is_gone
+        group = self._living
         if given.signal in PASSED_ON:
-            if group is not None and has_workers:
+            if group is not None:
                 self._out.append(m.Signal(round=group.round, signal=given.signal, to="leaders"))
             return
         if self._drain_signal is not None or self._ending is not None:
             # The second signal: no more patience.
-            if group is not None and has_workers:
+            if group is not None:
                 self._kill(group, now, within_s=_HURRIED_S if group.is_killed else None)
             else:
                 self._leave_by = now
@@ -402,14 +404,13 @@ class AgentMachine:
         reason = f"the agent received {given.name}"
         self._emit(events.DrainStarted(reason=reason, grace_s=self._shutdown_timeout_s))
         self._ask(ports.DrainRequested(reason=reason, grace_s=self._shutdown_timeout_s))
-        if group is not None and has_workers:
+        if group is not None:
             self._end_group(group, self._shutdown_timeout_s, given.signal, now)
         else:
             self._leave_by = now + self._leave_timeout_s
 
     def _on_time(self, now: float) -> None:
-        group = self._group
-        if group is not None and not group.is_gone:
+        if (group := self._living) is not None:
             if group.is_stuck(now):
                 self._give_up(group, now)
             elif group.is_kill_due(now):
@@ -469,29 +470,24 @@ class AgentMachine:
             self._become(Phase.JOINING)
 
     def _exit_when_possible(self) -> None:
-        ending, group = self._ending, self._group
-        if ending is None or self._has_exited:
+        if self._ending is None or self._has_exited:
             return
-        if group is None or group.is_gone or group.is_given_up:
-            self._exit(ending)
+        if self._living is None or self._living.is_given_up:
+            self._exit(self._ending)
 
     def _exit(self, ending: _Ending) -> None:
-        group = self._group
-        is_stuck = group is not None and not group.is_gone
-        if group is not None and is_stuck and ending.result == "drained":
-            ending = _stuck(group)
+        left = self._living
+        if left is not None and ending.result == "drained":
+            ending = _stuck(left)
         self._become(Phase.DONE if ending.result in ("succeeded", "drained") else Phase.FAILED)
         self._has_exited = True
-        stuck = group.pids_left if group is not None and is_stuck else ()
+        stuck = () if left is None else left.pids_left
         self._out.append(
             m.Exit(code=ending.code, result=ending.result, reason=ending.reason, stuck=stuck)
         )
 
     def _running(self, round_: int) -> WorkerGroup | None:
-        group = self._group
-        if group is None or group.round != round_ or group.is_gone:
-            return None
-        return group
+        return self._living if self.running_round == round_ else None
 
     def _ask(self, request: ports.Request) -> None:
         self._out.append(m.Ask(request=request))

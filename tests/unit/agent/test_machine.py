@@ -482,3 +482,261 @@ def test_a_kill_that_ends_them_in_time_is_a_stop_as_any_other() -> None:
     assert ports.WorkersGone(round=1) in bench.asked()
     bench.pass_time(KILL_TIMEOUT_S)
     assert not bench.exits()
+
+
+# --- what came too late, twice, or of another round ----------------------------------------------
+
+
+def test_what_is_said_of_no_round_that_runs_here_changes_nothing() -> None:
+    """Before the first round, of another one, and of one that is gone."""
+    exited = m.WorkerExit(round=1, local_rank=0, pid=100, exit_code=1)
+    said: list[m.AgentInput] = [
+        m.Started(round=1, pids=(100, 101), start="warm", start_reason=""),
+        exited,
+        m.GroupVanished(round=1),
+        m.LeaseExpired(round=1),
+        m.Noticed(notice=ports.HoldWorkers(round=1, reason="contact is lost")),
+        m.Noticed(notice=ports.ReleaseWorkers(round=1)),
+    ]
+    fresh, another, gone = Bench(), Bench(), Bench()
+    another.run_round(2)
+    gone.run_round()
+    gone.give(m.GroupVanished(round=1))
+    for given in said:
+        for bench in (fresh, another, gone):
+            bench.give(given)
+            assert bench.orders == []
+    twice = Bench()
+    twice.run_round()
+    twice.give(exited)
+    twice.give(exited)
+    assert twice.orders == []
+
+
+@pytest.mark.parametrize("round_", [None, 2])
+def test_a_round_that_does_not_run_here_is_gone_at_once(round_: int | None) -> None:
+    """It was given up before it was started, or is to be killed."""
+    bench = Bench()
+    if round_ is not None:
+        bench.run_round(round_)
+    bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="n2 failed"))
+    assert bench.orders == [m.Ask(request=ports.WorkersGone(round=1))]
+    bench.notice(ports.Fence(round=1, reason="the lease ran out"))
+    assert bench.orders == [m.Ask(request=ports.WorkersGone(round=1))]
+
+
+def test_workers_are_held_once_and_released_only_if_they_are_held() -> None:
+    """What a user has stopped is not continued by the way."""
+    bench = Bench()
+    bench.run_round()
+    bench.notice(ports.ReleaseWorkers(round=1))
+    assert bench.orders == []
+    bench.notice(ports.HoldWorkers(round=1, reason="contact is lost"))
+    bench.notice(ports.HoldWorkers(round=1, reason="contact is lost"))
+    assert bench.orders == []
+
+
+def test_an_agent_exits_once() -> None:
+    """Whatever comes after that."""
+    bench = Bench()
+    bench.notice(ports.JobOver(result="succeeded", reason="because"))
+    assert bench.exits() == [(0, "succeeded")]
+    for _ in range(2):
+        bench.notice(ports.JobOver(result="failed", reason="because"))
+        assert bench.orders == []
+
+
+# --- facts and moments ---------------------------------------------------------------------------
+
+
+def test_a_start_closes_the_stores_of_rounds_before_the_last_one() -> None:
+    """Also on a node that opens none any more; and it says what the round is."""
+    bench = Bench()
+    bench.notice(ports.StartWorkers(assignment=assignment(5)))
+    assert m.Close(before_round=4) in bench.orders
+    assert bench.facts() == [
+        events.RoundCommitted(
+            round=5,
+            term=1,
+            roster=("n1", "n2"),
+            group_rank=0,
+            world_size=4,
+            restart_count=0,
+            master_addr="10.0.0.1",
+            master_port=4000,
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "cause"), [(0, 0, "exited"), (3, 0, "failed"), (-9, 9, "failed")]
+)
+def test_the_end_of_a_worker_is_told_by_status_or_by_signal(
+    code: int, number: int, cause: str
+) -> None:
+    """A status is no signal."""
+    bench = Bench()
+    bench.run_round()
+    bench.exit(1, code)
+    fact = next(iter(bench.facts()))
+    assert isinstance(fact, events.WorkerExited)
+    assert (fact.rank, fact.exit_code, fact.signal, fact.cause) == (1, code, number, cause)
+    assert bench.machine.phase is (Phase.STOPPING if code else Phase.RUNNING)
+
+
+def test_how_long_stopping_took_is_told_in_milliseconds() -> None:
+    """From the order until no process was left."""
+    bench = Bench()
+    bench.run_round()
+    bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="n2 failed"))
+    bench.now += 1.23456
+    bench.give(m.GroupVanished(round=1, killed=(7,), strays=("python",)))
+    (fact,) = bench.facts()
+    assert fact == events.WorkersStopped(round=1, duration_s=1.235, killed=(7,), strays=("python",))
+
+
+def test_a_lease_that_ran_out_names_the_first_rank_of_the_node() -> None:
+    """As killed by its keeper, and the leader is told that nothing else has failed."""
+    bench = Bench()
+    second = dataclasses.replace(assignment(), group_rank=1)
+    bench.notice(ports.StartWorkers(assignment=second))
+    bench.give(m.LeaseExpired(round=1))
+    (request,) = bench.asked()
+    assert request == ports.GroupFailed(
+        round=1,
+        failures=(
+            Failure(
+                node="n1",
+                rank=2,
+                local_rank=0,
+                pid=0,
+                exit_code=-9,
+                message="workers were killed: the lease ran out before contact was renewed",
+                round=1,
+            ),
+        ),
+        is_lease_over=True,
+    )
+    assert bench.machine.phase is Phase.STOPPING
+
+
+@pytest.mark.parametrize("before", ["are stopped", "have ended", "leave"])
+def test_a_lease_that_runs_out_while_workers_end_is_no_failure(before: str) -> None:
+    """They were told to, or had succeeded; a node that leaves goes on leaving."""
+    bench = Bench()
+    bench.run_round()
+    if before == "are stopped":
+        bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="n2 failed"))
+    elif before == "have ended":
+        bench.exit(0, 0)
+        bench.exit(1, 0)
+    else:
+        bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
+    bench.give(m.LeaseExpired(round=1))
+    assert bench.asked() == []
+    assert bench.machine.phase is (Phase.DRAINING if before == "leave" else Phase.STOPPING)
+
+
+# --- leaving without workers ---------------------------------------------------------------------
+
+
+def left_alone() -> Bench:
+    """Return a node whose workers have succeeded and are gone, and that was told to leave."""
+    bench = Bench()
+    bench.run_round()
+    for local_rank in (0, 1):
+        bench.exit(local_rank, 0)
+    bench.give(m.GroupVanished(round=1))
+    bench.give(m.SignalArrived(signal=signal.SIGINT, name="SIGINT"))
+    return bench
+
+
+def test_a_node_without_workers_leaves_when_it_may_or_after_a_moment() -> None:
+    """There is nothing to signal or to kill."""
+    bench = left_alone()
+    assert bench.signalled() == []
+    bench.pass_time(LEAVE_TIMEOUT_S - 0.1)
+    assert bench.orders == []
+    bench.pass_time(0.2)
+    assert bench.exits() == [(130, "drained")]
+    assert bench.stuck() == [()]
+    told = left_alone()
+    told.notice(ports.JobOver(result="drained", reason="left"))
+    assert told.exits() == [(130, "drained")]
+
+
+def test_a_second_signal_without_workers_ends_the_agent_at_once() -> None:
+    """Nothing is left to wait for."""
+    bench = left_alone()
+    bench.give(m.SignalArrived(signal=signal.SIGINT, name="SIGINT"))
+    assert bench.exits() == [(130, "drained")]
+    assert not bench.has_killed()
+
+
+def test_a_node_that_the_rendezvous_let_go_by_itself_exits_as_if_by_sigterm() -> None:
+    """It was not signalled."""
+    bench = Bench()
+    bench.notice(ports.JobOver(result="drained", reason="left"))
+    assert bench.exits() == [(143, "drained")]
+
+
+def test_a_node_that_leaves_waits_a_moment_once_its_workers_are_gone() -> None:
+    """For the leader to let it go; its workers' grace has nothing to do with that."""
+    bench = Bench()
+    bench.run_round()
+    bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
+    bench.pass_time(2.0)
+    bench.give(m.GroupVanished(round=1))
+    bench.pass_time(LEAVE_TIMEOUT_S - 0.1)
+    assert bench.orders == []
+    bench.pass_time(0.2)
+    assert bench.exits() == [(143, "drained")]
+
+
+def test_the_end_of_the_job_stops_nothing_where_no_worker_is_left() -> None:
+    """A failed job is told to nodes whose workers had ended, too."""
+    bench = Bench()
+    bench.run_round()
+    bench.exit(0, 0)
+    bench.exit(1, 0)
+    bench.give(m.GroupVanished(round=1))
+    bench.notice(ports.JobOver(result="failed", reason="because"))
+    assert [type(each) for each in bench.orders] == [m.Exit]
+
+
+def test_a_signal_after_the_end_of_the_job_kills_what_is_left() -> None:
+    """It is the second word to end, whoever gave the first."""
+    bench = Bench()
+    bench.run_round()
+    bench.notice(ports.JobOver(result="succeeded", reason="because"))
+    bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
+    assert bench.has_killed()
+    assert bench.asked() == []
+
+
+def test_workers_that_outlive_a_kill_do_not_change_how_the_job_ended() -> None:
+    """Its result is known; nothing has to be asked for any more."""
+    bench = Bench()
+    bench.run_round()
+    bench.notice(ports.JobOver(result="failed", reason="because"))
+    bench.pass_time(GRACE_S + KILL_TIMEOUT_S)
+    assert (bench.exits(), bench.asked()) == ([(1, "failed")], [])
+    assert bench.stuck() == [(100, 101)]
+
+
+def test_an_agent_whose_keeper_is_gone_knows_of_nothing_that_is_stuck() -> None:
+    """What becomes of its workers is the keeper's tombstone to say."""
+    bench = Bench()
+    bench.run_round()
+    bench.give(m.KeeperGone(reason="killed by SIGKILL"))
+    assert bench.stuck() == [()]
+
+
+def test_a_node_that_gave_up_its_workers_wants_to_be_woken_when_it_may_go() -> None:
+    """Nothing else is due by then."""
+    bench = Bench()
+    stuck(bench)
+    bench.pass_time(KILL_TIMEOUT_S)
+    assert bench.machine.wake_at() == pytest.approx(
+        100.0 + FAILURE_GRACE_S + KILL_TIMEOUT_S + LEAVE_TIMEOUT_S
+    )
