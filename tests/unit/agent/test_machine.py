@@ -637,6 +637,45 @@ def test_a_lease_that_runs_out_while_workers_end_is_no_failure(before: str) -> N
     assert bench.machine.phase is (Phase.DRAINING if before == "leave" else Phase.STOPPING)
 
 
+@pytest.mark.parametrize("what", ["are told to end", "are killed", "have ended"])
+def test_to_be_woken_early_changes_nothing(what: str) -> None:
+    """Each step has its moment: groups, the kill, and giving up."""
+    bench = Bench()
+    bench.run_round()
+    if what == "are told to end":
+        bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="n2 failed"))
+    elif what == "are killed":
+        bench.notice(ports.Fence(round=1, reason="the lease ran out"))
+    else:
+        bench.exit(0, 0)
+        bench.exit(1, 0)
+    at = bench.machine.wake_at()
+    bench.give(m.TimePassed())
+    assert (bench.orders, bench.machine.wake_at()) == ([], at)
+
+
+def test_what_workers_leave_behind_by_themselves_has_half_a_second_before_it_is_told() -> None:
+    """The standard library's own helpers end by themselves in milliseconds."""
+    bench = Bench()
+    bench.run_round()
+    bench.exit(0, 0)
+    bench.exit(1, 0)
+    bench.pass_time(0.4)
+    assert bench.orders == []
+    bench.pass_time(0.2)
+    assert bench.signalled() == [(signal.SIGTERM, "all"), (signal.SIGCONT, "all")]
+
+
+def test_a_kill_is_not_put_off_by_another_one() -> None:
+    """A fence comes half a minute after the job's end has killed them."""
+    bench = Bench()
+    bench.run_round()
+    bench.notice(ports.JobOver(result="lost", reason="because"))
+    bench.now += 0.5 * KILL_TIMEOUT_S
+    bench.notice(ports.Fence(round=1, reason="the lease ran out"))
+    assert bench.machine.wake_at() == 100.0 + KILL_TIMEOUT_S
+
+
 # --- leaving without workers ---------------------------------------------------------------------
 
 
