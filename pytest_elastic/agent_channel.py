@@ -68,7 +68,7 @@ class AgentChannel:
         self._on_closed = on_closed
         self._challenge = "" if is_caller else secrets.token_hex(16)
         self._nonce = secrets.token_hex(16) if is_caller else ""
-        self._waiting: list[JsonObject] = []
+        self._waiting: list[bytes] = []
         self._sent = 0
         self._received = 0
         self._is_leaving = False
@@ -105,12 +105,16 @@ class AgentChannel:
 
     def send(self, message: JsonObject) -> None:
         """Queue one message; see `Channel.send`."""
+        self.send_written(write_object(message).encode())
+
+    def send_written(self, body: bytes) -> None:
+        """Queue a message that `write_object` has written already, as one that goes to many is."""
         if self._is_leaving:
             return
         if self._is_ready:
-            self._send_now(message)
+            self._send_now(body)
         else:
-            self._waiting.append(message)
+            self._waiting.append(body)
 
     def close(self) -> None:
         """End the channel at once; queued messages are lost. Harmless when it has ended."""
@@ -134,8 +138,7 @@ class AgentChannel:
     def _send_unsigned(self, message: JsonObject) -> None:
         self._channel.send_frame(write_object(message).encode())
 
-    def _send_now(self, message: JsonObject) -> None:
-        body = write_object(message).encode()
+    def _send_now(self, body: bytes) -> None:
         if self._credentials is not None:
             parts = self._signed_parts(body, self._sent, is_caller=self._is_caller)
             body = self._credentials.sign(*parts).encode() + body
@@ -181,8 +184,8 @@ class AgentChannel:
             self._challenge = value
         else:
             self._nonce = value
-        for message in self._waiting:
-            self._send_now(message)
+        for body in self._waiting:
+            self._send_now(body)
         self._waiting.clear()
         if self._is_leaving:
             self._channel.close_when_flushed()

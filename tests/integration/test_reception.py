@@ -7,6 +7,8 @@ import itertools
 import resource
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -19,6 +21,7 @@ from pytest_elastic.rendezvous.driver import connections
 from pytest_elastic.rendezvous.driver.connections import Reception
 from pytest_elastic.rendezvous.model import Node
 from tests.integration.test_launcher_hostile import frame
+from tests.unit.rendezvous.samples import record_of
 
 LIMIT_S = 30.0
 QUESTION = frame(encode(m.StatusRequest(run_id="busy")))
@@ -115,6 +118,39 @@ def port() -> Iterator[Port]:
         yield made
         for visitor in made.visitors:
             visitor.close()
+
+
+class Roster(tuple[Node, ...]):
+    """The nodes of a round, and how often they were looked at."""
+
+    __slots__ = ()
+    looks: ClassVar[int] = 0
+
+    def __iter__(self) -> Iterator[Node]:
+        type(self).looks += 1
+        return super().__iter__()
+
+
+def test_a_round_is_written_once_for_all_its_members(port: Port) -> None:
+    """In a job of a thousand nodes that takes milliseconds; the next round is another one."""
+    members = [port.visit(JOIN_REQUEST) for _ in range(3)]
+    port.serve_until(lambda: len(port.members) == 3)
+    first = record_of(1, "n1", "n2")
+    watched = replace(first, roster=Roster(first.roster))
+    stop = m.StopRound(term=first.term, round=1, grace_s=1.0, reason="n2 came")
+    orders = [
+        m.AppendRecord(term=first.term, record=record, base=first)
+        for record in (watched, record_of(2, "n3"))
+    ]
+    Roster.looks = 0
+    for order in orders:
+        for connection in (1, 2, 3):
+            port.reception.send(connection, order)
+            port.reception.send(connection, stop)
+    assert Roster.looks == 1
+    port.serve_until(lambda: True)
+    said = b"".join(frame(encode(each)) for order in orders for each in (order, stop))
+    assert [member.recv(len(said), socket.MSG_WAITALL) for member in members] == [said] * 3
 
 
 def test_a_stranger_asks_one_question(port: Port) -> None:

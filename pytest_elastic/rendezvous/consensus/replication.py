@@ -86,6 +86,7 @@ class Replication:
         self._granted_until = _NEVER if granted_until is None else granted_until
         self._written = self._asked = 0  # numbers of records, where an external service decides
         self._is_concluded = False
+        self._message: AppendRecord | None = None
 
     @property
     def newest(self) -> Record:
@@ -135,8 +136,11 @@ class Replication:
         return record
 
     def message(self) -> AppendRecord:
-        """Return the message that asks voters to accept the newest record."""
-        return AppendRecord(term=self._term, record=self.newest, base=self.base)
+        """Return the message that asks voters to accept the newest record; one for all of them."""
+        said = self._message
+        if said is None or said.record is not self.newest or said.base is not self.base:
+            said = self._message = AppendRecord(term=self._term, record=self.newest, base=self.base)
+        return said
 
     def withdraw(self) -> None:
         """Take back a proposal of our own that was never counted as decided."""

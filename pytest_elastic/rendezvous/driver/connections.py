@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_elastic.agent_channel import AgentChannel
-from pytest_elastic.channel import JsonObject, connect
+from pytest_elastic.channel import JsonObject, connect, write_object
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.frames import Probation
 from pytest_elastic.loop import Loop, Timer
@@ -85,6 +85,7 @@ class Reception:
         self._visitors: dict[int, _Visitor] = {}
         self._strangers: dict[int, None] = {}
         self._held_bytes = 0
+        self._written: tuple[m.AppendRecord | None, bytes] = None, b""  # the newest, as it is sent
         self._is_closed = False
 
     def open(self) -> None:
@@ -101,8 +102,16 @@ class Reception:
 
     def send(self, connection: int, message: object) -> None:
         """Send a message to a visitor that may have gone."""
-        if visitor := self._visitors.get(connection):
+        visitor = self._visitors.get(connection)
+        if visitor is None:
+            return
+        if not isinstance(message, m.AppendRecord):
             visitor.channel.send(encode(message))
+            return
+        # As long as the job has nodes, and the same for all of them: it is written once.
+        if message is not self._written[0]:
+            self._written = message, write_object(encode(message)).encode()
+        visitor.channel.send_written(self._written[1])
 
     def disconnect(self, connection: int) -> None:
         """End a connection after what was said has left, or when it was not read for too long."""
