@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pytest_elastic.backends.threaded_store import ThreadedStore
-from pytest_elastic.config import Endpoint
 from pytest_elastic.events import model as events
-from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous.consensus.records import Term, founding_record, seat_of
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.machine import ConnectionPhase
@@ -21,52 +19,38 @@ from pytest_elastic.rendezvous.messages import LeaderAddress
 from pytest_elastic.rendezvous.model import Settings
 from pytest_elastic.rendezvous.registries.announcer import Announcer, Hosts
 from pytest_elastic.rendezvous.registries.registry import as_text, key_of, read_text
-from pytest_elastic.workers.store import torch_store
 from tests.unit.rendezvous.driver.bench import Agent, serve_until
+from tests.unit.rendezvous.registries.bench import HOST, Stores, open_first_store
 
-HOST = "127.0.0.1"
 SETTINGS = Settings(
     run_id="r", min_nodes=2, max_nodes=2, max_restarts=0, quorum="majority", linger_s=0.0
 )
 
 
-class Place:
+class Place(Stores):
     """Endpoints, each with a store of torch's behind it, and the nodes of a test."""
 
     def __init__(self, stack: ExitStack, endpoints: int = 1) -> None:
-        self.loop = Loop()
-        self.loop.enable_thread_wakeup()
-        stack.callback(self.loop.close)
-        stack.callback(self._serve_the_rest, threading.active_count())
-        self._stack = stack
-        stores = [torch_store.open_store(HOST, None, None) for _ in range(endpoints)]
-        self._stores = [store for store, _ in stores]
-        self.endpoints = [Endpoint(host=HOST, port=port) for _, port in stores]
-
-    def _serve_the_rest(self, threads: int) -> None:
-        """Let calls of the store end, and what was said last leave."""
-        serve_until(self.loop, lambda: threading.active_count() <= threads)
-        for _ in range(20):
-            self.loop.run_once(0)
-        del self._stores
+        super().__init__(stack)
+        self.endpoints = [self.open() for _ in range(endpoints)]
 
     def agent(self, name: str, settings: Settings = SETTINGS) -> Agent:
         """Return a node, which listens and does nothing yet."""
         agent = Agent(self.loop, name, settings, succeeds=False)
-        self._stack.callback(agent.close)
+        self.stack.callback(agent.close)
         return agent
 
     @property
     def named(self) -> LeaderAddress | None:
         """Who is named at the endpoint."""
         key = key_of(SETTINGS)
-        store = self._stores[0]
+        store = self.stores[0]
         text = store.get(key).decode() if store.check([key]) else ""
         return read_text(LeaderAddress, text, "r", None)
 
     def name(self, leader: LeaderAddress) -> None:
         """Name a leader there, as one has done before."""
-        self._stores[0].set(key_of(SETTINGS), as_text(leader, "r", None))
+        self.stores[0].set(key_of(SETTINGS), as_text(leader, "r", None))
 
     def announce(self, agent: Agent) -> None:
         """Announce the leader of a node from here on."""
@@ -79,12 +63,12 @@ class Place:
             questions=agent.questions,
             credentials=None,
         )
-        self._stack.callback(announcer.stop)
+        self.stack.callback(announcer.stop)
         announcer.watch()
 
     def forget_hosts(self) -> None:
         """Have the stores forget where their hosts are."""
-        for store in self._stores:
+        for store in self.stores:
             store.delete_key("pytest-elastic/r/host")
 
     def host(self, name: str, number: int) -> Agent:
@@ -101,15 +85,14 @@ class Place:
             hosted=number,
             credentials=None,
         )
-        self._stack.callback(hosts.close)
+        self.stack.callback(hosts.close)
         hosts.open()
         return agent
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _first_store() -> None:
-    """The first store of a process opens a pipe that stays."""
-    torch_store.open_store(HOST, None, None)
+    open_first_store()
 
 
 @pytest.fixture
@@ -178,6 +161,20 @@ def test_a_leader_that_is_not_there_any_more_is_replaced(place: Place) -> None:
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
     place.name(replace(leader, term=Term(7, "gone"), incarnation="gone", port=port))
+    place.announce(runs)
+    serve_until(place.loop, lambda: place.named == leader)
+    assert stepped_down(runs) == []
+
+
+@pytest.mark.parametrize("changed", [{"term": Term(7, "other")}, {"incarnation": "before"}])
+def test_a_leader_is_believed_only_if_it_says_that_it_leads_so(
+    place: Place, changed: dict[str, Any]
+) -> None:
+    """Another agent behind that port, or the same one under another term, is not the one named."""
+    runs, other = place.agent("runs"), place.agent("other")
+    leader = lead(runs, 5, is_founding=False)
+    named = replace(lead(other, 6, is_founding=False), **changed)
+    place.name(named)
     place.announce(runs)
     serve_until(place.loop, lambda: place.named == leader)
     assert stepped_down(runs) == []
