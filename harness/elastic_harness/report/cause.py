@@ -24,7 +24,7 @@ from elastic_harness.history.events import (
 from elastic_harness.history.history import History
 from elastic_harness.history.stacks import is_in_collective, place_in_script
 from elastic_harness.history.worlds import WorkerView, World
-from pytest_elastic.events.model import JobEnded, WorkerExited
+from pytest_elastic.events.model import JobEnded, JobEnding, WorkerExited
 
 __all__ = [
     "FailedWorker",
@@ -36,6 +36,7 @@ __all__ = [
     "node_of_first_failure",
     "number_list",
     "where_ranks_stand",
+    "why_it_ended",
     "words_of",
 ]
 
@@ -136,6 +137,13 @@ def node_of_first_failure(history: History) -> str:
         ),
         "",
     )
+
+
+def why_it_ended(history: History) -> JobEnding | JobEnded | None:
+    """Return what the launcher says of a job that ended otherwise than well; None for nothing."""
+    said: list[JobEnding | JobEnded] = [each.event for each in history.of_kind(JobEnding)]
+    said += [each.event for each in history.of_kind(JobEnded)]
+    return next((each for each in said if each.result not in {"succeeded", "drained"}), None)
 
 
 def _told_first(history: History) -> Mapping[str, Any]:

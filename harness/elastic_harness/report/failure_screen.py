@@ -1,9 +1,9 @@
 """A failure on one screen.
 
 In the order of a reader's questions: what was expected and where that is written; why it does not
-hold; what happened, a column for each node; how far things had come; what failed first, and what it
-said; where the ranks of a job stand that hangs; where all of it lies; and, last, the command that
-does it again.
+hold; what happened, a column for each node; how far things had come, and why the launcher ended the
+job; what failed first, and what it said; where the ranks of a job stand that hangs; where all of it
+lies; and, last, the command that does it again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from elastic_harness.report.cause import (
     is_about_others,
     lines_of,
     where_ranks_stand,
+    why_it_ended,
 )
 from elastic_harness.report.moments import Moment, moments, where_it_stood
 from pytest_elastic.rendezvous.model import natural_key
@@ -84,7 +85,7 @@ def failure_screen(
     ordered = sorted(unmet, key=lambda clause: clause.outcome is not Outcome.INVALID)
     head = _head(ordered, width)
     tail = [
-        *_standing(history, last_seen, last_words, width),
+        *_standing(history, unmet, last_seen, last_words, width),
         *([f"shrunk         {note}"] if note else []),
         # These two are to be copied: they are never cut.
         f"run directory  {run_directory}",
@@ -126,8 +127,13 @@ def _excerpt(place: Place, width: int) -> list[str]:
     return lines
 
 
-def _standing(history: History, last_seen: str, last_words: str, width: int) -> list[str]:
+def _standing(
+    history: History, unmet: Sequence[UnmetClause], last_seen: str, last_words: str, width: int
+) -> list[str]:
     lines = [f"last seen      {last_seen or where_it_stood(history)}"]
+    ended = why_it_ended(history)
+    if ended is not None and not any(ended.reason in clause.reason for clause in unmet):
+        lines += _listed("job ended", _wrapped(f"{ended.result}: {ended.reason}", width))
     failed = failed_first(history)
     failure = first_failure(history)
     said = [_fitted(line, width) for line in lines_of(history, failed)] if failed else []

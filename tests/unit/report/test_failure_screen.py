@@ -162,6 +162,27 @@ def test_the_job_wide_first_failure_is_what_the_launcher_decided() -> None:
     assert "last seen      step 5" in text
 
 
+@pytest.mark.parametrize(
+    ("result", "clause", "is_shown"),
+    [
+        ("failed", "assert False", True),
+        ("failed", "the job failed, it should have succeeded: no restart is allowed", False),
+        ("lost", "assert False", True),
+        ("succeeded", "assert False", False),
+        ("drained", "assert False", False),
+    ],
+)
+def test_why_the_launcher_ended_the_job_is_said_once(
+    result: str, clause: str, *, is_shown: bool
+) -> None:
+    """Without it a test that forgot `max_restarts` shows only its own fault as the cause."""
+    unmet = UnmetClause(text="test x", outcome=Outcome.INVALID, reason=clause)
+    ended = JobEnded(result=result, reason="no restart is allowed")
+    history = crash().tell("agent", "n1", ended).history
+    text = failure_screen(history, [unmet], run_directory="/x", command="y")
+    assert (f"job ended      {result}: no restart is allowed" in text) is is_shown
+
+
 def test_who_is_ended_with_the_run_has_not_failed() -> None:
     """At the limit all workers are killed; none of them failed first."""
     story = Story(nodes=1).round(1, ["n1"]).wait(0.5)
