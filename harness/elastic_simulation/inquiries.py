@@ -218,9 +218,10 @@ class Inquiries:
         is_served = host is not None and host.is_alive and not world.is_endpoint_down
         if is_served and host is not None and not process.is_frozen:
             found = self.published
-            if found is not None and found.goes_before(own) and self.hear_of(process, found):
-                pass
-            elif host is process or not world.is_apart(process, host):
+            gives_way = (
+                found is not None and found.goes_before(own) and self.hear_of(process, found)
+            )
+            if not gives_way and (host is process or not world.is_apart(process, host)):
                 self.published = own
                 if found is not None and found.incarnation != own.incarnation:
                     for old in world.every_process:  # a stranger's word is ignored

@@ -140,10 +140,15 @@ def node_of_first_failure(history: History) -> str:
 
 
 def why_it_ended(history: History) -> JobEnding | JobEnded | None:
-    """Return what the launcher says of a job that ended otherwise than well; None for nothing."""
+    """Return what the launcher says of a job that did not succeed; None if it says nothing.
+
+    A node that was cut off may call a job lost that succeeds on the others.
+    """
     said: list[JobEnding | JobEnded] = [each.event for each in history.of_kind(JobEnding)]
     said += [each.event for each in history.of_kind(JobEnded)]
-    return next((each for each in said if each.result not in {"succeeded", "drained"}), None)
+    if any(each.result == "succeeded" for each in said):
+        return None
+    return next((each for each in said if each.result != "drained"), None)
 
 
 def _told_first(history: History) -> Mapping[str, Any]:

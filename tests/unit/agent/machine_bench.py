@@ -60,6 +60,11 @@ class Bench:
             m.WorkerExit(round=round_, local_rank=local_rank, pid=100 + local_rank, exit_code=code)
         )
 
+    def succeed(self) -> None:
+        """Have all workers of round 1 end well."""
+        for local_rank in (0, 1):
+            self.exit(local_rank, 0)
+
     def run_round(self, round_: int = 1) -> None:
         self.notice(ports.StartWorkers(assignment=assignment(round_)))
         self.give(m.Started(round=round_, pids=(100, 101), start="warm", start_reason=""))

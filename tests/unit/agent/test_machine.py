@@ -628,8 +628,7 @@ def test_a_lease_that_runs_out_while_workers_end_is_no_failure(before: str) -> N
     if before == "are stopped":
         bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="n2 failed"))
     elif before == "have ended":
-        bench.exit(0, 0)
-        bench.exit(1, 0)
+        bench.succeed()
     else:
         bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
     bench.give(m.LeaseExpired(round=1))
@@ -647,8 +646,7 @@ def test_to_be_woken_early_changes_nothing(what: str) -> None:
     elif what == "are killed":
         bench.notice(ports.Fence(round=1, reason="the lease ran out"))
     else:
-        bench.exit(0, 0)
-        bench.exit(1, 0)
+        bench.succeed()
     at = bench.machine.wake_at()
     bench.give(m.TimePassed())
     assert (bench.orders, bench.machine.wake_at()) == ([], at)
@@ -658,8 +656,7 @@ def test_what_workers_leave_behind_by_themselves_has_half_a_second_before_it_is_
     """The standard library's own helpers end by themselves in milliseconds."""
     bench = Bench()
     bench.run_round()
-    bench.exit(0, 0)
-    bench.exit(1, 0)
+    bench.succeed()
     bench.pass_time(0.4)
     assert bench.orders == []
     bench.pass_time(0.2)
@@ -683,8 +680,7 @@ def left_alone() -> Bench:
     """Return a node whose workers have succeeded and are gone, and that was told to leave."""
     bench = Bench()
     bench.run_round()
-    for local_rank in (0, 1):
-        bench.exit(local_rank, 0)
+    bench.succeed()
     bench.give(m.GroupVanished(round=1))
     bench.give(m.SignalArrived(signal=signal.SIGINT, name="SIGINT"))
     return bench
@@ -736,15 +732,14 @@ def test_the_end_of_the_job_stops_nothing_where_no_worker_is_left() -> None:
     """A failed job is told to nodes whose workers had ended, too."""
     bench = Bench()
     bench.run_round()
-    bench.exit(0, 0)
-    bench.exit(1, 0)
+    bench.succeed()
     bench.give(m.GroupVanished(round=1))
     bench.notice(ports.JobOver(result="failed", reason="because"))
     assert [type(each) for each in bench.orders] == [m.Exit]
 
 
 def test_a_signal_after_the_end_of_the_job_kills_what_is_left() -> None:
-    """It is the second word to end, whoever gave the first."""
+    """They were told to end when the job did; the signal asks for the second time."""
     bench = Bench()
     bench.run_round()
     bench.notice(ports.JobOver(result="succeeded", reason="because"))

@@ -11,7 +11,7 @@ from elastic_harness.report.cause import node_of_first_failure
 from elastic_harness.report.failure_screen import Place, UnmetClause, failure_screen
 from elastic_harness.report.last_words import last_words
 
-from pytest_elastic.events.model import JobEnded, RoundEnded, RoundSealed, WorkerExited
+from pytest_elastic.events.model import JobEnded, JobEnding, RoundEnded, RoundSealed, WorkerExited
 from tests.unit.history.story import Story
 
 
@@ -162,6 +162,7 @@ def test_the_job_wide_first_failure_is_what_the_launcher_decided() -> None:
     assert "last seen      step 5" in text
 
 
+@pytest.mark.parametrize("kind", [JobEnded, JobEnding])
 @pytest.mark.parametrize(
     ("result", "clause", "is_shown"),
     [
@@ -173,14 +174,21 @@ def test_the_job_wide_first_failure_is_what_the_launcher_decided() -> None:
     ],
 )
 def test_why_the_launcher_ended_the_job_is_said_once(
-    result: str, clause: str, *, is_shown: bool
+    kind: type[JobEnded | JobEnding], result: str, clause: str, *, is_shown: bool
 ) -> None:
     """Without it a test that forgot `max_restarts` shows only its own fault as the cause."""
     unmet = UnmetClause(text="test x", outcome=Outcome.INVALID, reason=clause)
-    ended = JobEnded(result=result, reason="no restart is allowed")
+    ended = kind(result=result, reason="no restart is allowed")
     history = crash().tell("agent", "n1", ended).history
     text = failure_screen(history, [unmet], run_directory="/x", command="y")
     assert (f"job ended      {result}: no restart is allowed" in text) is is_shown
+
+
+def test_a_job_that_succeeded_is_not_called_lost_because_a_node_was_cut_off() -> None:
+    """That node knows no better; the others know how it ended."""
+    story = crash().tell("agent", "n3", JobEnded(result="lost", reason="no quorum"))
+    story.tell("agent", "n1", JobEnded(result="succeeded", reason="all succeeded"))
+    assert "job ended" not in failure_screen(story.history, [], run_directory="/x", command="y")
 
 
 def test_who_is_ended_with_the_run_has_not_failed() -> None:

@@ -192,9 +192,8 @@ def test_hosts_of_all_endpoints_find_each_other_and_elect_the_first() -> None:
         place = Place(stack, endpoints=3)
         second, third = place.host("b", 1), place.host("c", 2)
         unknown = (str(place.endpoints[0]), "unknown")
-        for agent in (second, third):
-            serve_until(place.loop, lambda: len(voters(agent)) == 3)  # noqa: B023 (it is over)
-            serve_until(place.loop, lambda: voters(agent) == [unknown, ("b", "b"), ("c", "c")])  # noqa: B023
+        others = [unknown, ("b", "b"), ("c", "c")]
+        serve_until(place.loop, lambda: voters(second) == voters(third) == others)
         assert not any(agent.registry.side.leader for agent in (second, third))
         first = place.host("a", 0)
         serve_until(place.loop, lambda: first.registry.side.leader is not None)
@@ -207,7 +206,10 @@ def test_hosts_of_all_endpoints_find_each_other_and_elect_the_first() -> None:
 
 
 def test_a_host_that_another_agent_has_replaced_is_known_as_that_one() -> None:
-    """Its place is the same, and it may have forgotten what it promised; no host is unknown."""
+    """Its place is the same, and it may have forgotten what it promised.
+
+    A host that its endpoint does not name any more is unknown again.
+    """
     with ExitStack() as stack:
         place = Place(stack, endpoints=3)
         first, _ = place.host("a", 0), place.host("b", 1)

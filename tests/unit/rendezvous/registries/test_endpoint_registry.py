@@ -185,7 +185,7 @@ def renewed_at(marks: MarkFile) -> float:
 def test_a_host_renews_its_mark_once_a_beat_while_it_is_in_contact(
     bench: Bench, tmp_path: Path
 ) -> None:
-    """The next agent on this machine waits for the others of that job, from then on."""
+    """The next agent on this machine counts from then on how long it waits for the others."""
     _, side, marks = hosting(bench, tmp_path / "marks")
     assert side.began[0].mark is None
     serve_until(bench.loop, lambda: renewed_at(marks) > 0)
@@ -196,8 +196,6 @@ def test_a_host_renews_its_mark_once_a_beat_while_it_is_in_contact(
     last, since = renewed_at(marks), bench.loop.now()
     serve_until(bench.loop, lambda: bench.loop.now() > since + 3 * SETTINGS.beat_interval_s)
     assert renewed_at(marks) == last
-    _, next_side, _ = hosting(bench, tmp_path / "marks")
-    assert next_side.began[0].mark is None, "that is the mark of another endpoint"
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
