@@ -26,7 +26,7 @@ from elastic_harness.cluster.server import stale_resources
 from elastic_harness.cluster.server.server import ClusterServer, ServerPlan
 from pytest_elastic.boot.role import Program, Role
 
-__all__ = ["Supervisor", "make"]
+__all__ = ["Supervisor", "leave_nothing", "make"]
 
 # Against processes that fork as fast as they can, everything was gone after 0.1 s.
 _CLEANING_LIMIT_S = 10.0
@@ -73,7 +73,7 @@ class Supervisor:
         os.close(own_fd)
         _let_go_of_code()
         self._wait_for_an_end(pid)
-        self._leave_nothing(pid, tag)
+        leave_nothing(pid, tag)
         os._exit(0)
 
     def _wait_for_an_end(self, server: int) -> None:
@@ -85,30 +85,34 @@ class Supervisor:
         poll.poll()
         os.close(server_fd)
 
-    def _leave_nothing(self, server: int, tag: str) -> None:
-        deadline = time.monotonic() + _CLEANING_LIMIT_S
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(server, signal.SIGKILL)
-        while time.monotonic() < deadline:
-            # A frozen process cannot die on version 1: removing the groups thaws them first.
-            left = stale_resources.remove_session(tag)
-            for row in process_table.descendants(os.getpid()):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(row.pid, signal.SIGKILL)
-            if not self._reap() and not left:
-                return
-            time.sleep(0.002)
 
-    @staticmethod
-    def _reap() -> bool:
-        """Collect children that have ended, and clocks they shared; tell whether any are left."""
-        while True:
-            try:
-                pid, _ = stale_resources.reap()
-            except ChildProcessError:
-                return False
-            if pid == 0:
-                return True
+def leave_nothing(server: int, tag: str) -> None:
+    """Kill a server and what it has started, and remove what carries its session's tag."""
+    deadline = time.monotonic() + _CLEANING_LIMIT_S
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(server, signal.SIGKILL)
+    while time.monotonic() < deadline:
+        # A process makes files until it is dead: what is found only counts after that.
+        has_children = _reap()
+        # A frozen process cannot die on version 1: removing the groups thaws them first.
+        left = stale_resources.remove_session(tag)
+        if not has_children and not left:
+            return
+        for row in process_table.descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(row.pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def _reap() -> bool:
+    """Collect children that have ended, and clocks they shared; tell whether any are left."""
+    while True:
+        try:
+            pid, _ = stale_resources.reap()
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
 
 
 def _let_go_of_code() -> None:
