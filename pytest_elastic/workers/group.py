@@ -41,7 +41,6 @@ class Group:
         self._start = ("", "")
         self._is_complete = False
         self._is_reported_running = False
-        self.is_killed = False  # set by the keeper when it begins to
         # What is to go, as all leaders have gone: its command, and whether it catches SIGTERM.
         self._left: dict[int, tuple[str, bool]] = {}
         self.strays: list[str] = []
@@ -141,7 +140,7 @@ class Group:
 
     def _report_running(self) -> None:
         ready = all(w.begun_fd is None and not w.start_error for w in self._workers)
-        if self._is_complete and ready and not (self._is_reported_running or self.is_killed):
+        if self._is_complete and ready and not self._is_reported_running:
             self._is_reported_running = True
             ordered = sorted(self._workers, key=lambda worker: worker.local_rank)
             start, reason = self._start

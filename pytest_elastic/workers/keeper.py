@@ -304,7 +304,6 @@ class KeeperRole:
     # --- ends ---
 
     def _kill_group(self, group: Group) -> None:
-        group.is_killed = True
         group.note_leftovers(spare=self._spared())
         self._sweeper.sweep()
 

@@ -168,8 +168,8 @@ class KeeperReady:
 class WorkersRunning:
     """All workers of a round run; `pids` by local rank; `start` is warm or exec, and why.
 
-    Not reported when one of them could not be started (its `WorkerEnded` says so) or when the group
-    was killed before that.
+    Not reported when one of them could not be started: its `WorkerEnded` says so. Of workers that
+    are told to end before all run, it may come after the end of some.
     """
 
     kind: ClassVar[str] = "workers_running"

@@ -307,6 +307,20 @@ def test_a_held_group_stands_still_and_goes_on(tmp_path: Path) -> None:
         agent.wait_for(GroupGone)
 
 
+def test_workers_that_are_killed_before_they_run_are_said_to_have_started(tmp_path: Path) -> None:
+    """Once, and whatever ends them: who reads of an end finds the start."""
+    with AgentProcess(warm=False) as agent:
+        for round_ in range(1, 4):
+            workers = [python_worker(["-c", "1"], cwd=str(tmp_path), local_rank=n) for n in (0, 1)]
+            agent.send(StartGroup(round=round_, workers=workers))
+            agent.send(KillGroup(round=round_))
+            agent.wait_for(GroupGone)
+            ends = [each for each in agent.reports if isinstance(each, WorkerEnded)]
+            (running,) = [each for each in agent.reports if isinstance(each, WorkersRunning)]
+            assert (running.round, set(running.pids)) == (round_, {each.pid for each in ends})
+            agent.reports.clear()
+
+
 def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
     """A missing program or folder is a WorkerEnded with the reason, and no WorkersRunning."""
     good = python_worker(["-c", "1"], cwd=str(tmp_path), local_rank=0)

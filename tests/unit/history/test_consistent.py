@@ -30,6 +30,7 @@ from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Outcome, Verdict
 
 from pytest_elastic.events.model import (
+    CoordinatorStarted,
     Record,
     RoundCommitted,
     RoundEnded,
@@ -348,6 +349,34 @@ def sealed_after(number: int, restarts: int) -> list[Record]:
     return story.records
 
 
+def ended_again(*, is_elected_again: bool) -> list[Record]:
+    """A coordinator gives a round up, and ends it once more, maybe under another term."""
+    story = Story()
+    for term in (1, 2):
+        if term == 1 or is_elected_again:
+            started = CoordinatorStarted(term=term, address="", port=1, quorum="", reason="")
+            story.tell("agent", "n1", started)
+        if term == 1:
+            seal = RoundSealed(round=1, term=1, roster=TWO, spares=(), restart_count=0, reason="")
+            story.tell("agent", "n1", seal)
+        ended = RoundEnded(round=1, reason="", charged=False, restarts_used=0)
+        story.tell("agent", "n1", ended)
+    return story.records
+
+
+def never_begun(*codes: int, hello: bool = False) -> list[Record]:
+    """The workers of a node end so, and its launcher does not say that all of them ran."""
+    story = Story()
+    if hello:
+        story.hello(1, "n1", 0, len(codes))
+    for rank, code in enumerate(codes):
+        exited = WorkerExited(
+            round=1, local_rank=rank, rank=rank, pid=5, exit_code=code, signal=0, cause="failed"
+        )
+        story.tell("agent", "n1", exited)
+    return story.records
+
+
 def other_processes() -> Story:
     """An auxiliary process fails, and nothing else ends before the run does."""
     story = Story().tell("cluster", "n1", ProcessStarted(pid=7, role="auxiliary", argv=()))
@@ -391,6 +420,9 @@ PLAIN: tuple[list[Record], ...] = (
     Story().launcher_exits({"n1": 0}).end("limit").launcher_exits({"n2": -9}).records,
     Story().launcher_exits({"n1": 1}).records,
     other_processes().records,
+    ended_again(is_elected_again=True),
+    never_begun(127),
+    never_begun(-15, 127, hello=True),
     without_start(),
     closed_and_more(9.0),
     shifted("worker_finished", 0, -0.02 - 0.00005),
@@ -469,6 +501,11 @@ WRONG: tuple[tuple[list[Record], str, int], ...] = (
      ("when rank 0 of round 2 said hello on n1, the process 1001 was alive, and it was found "
      "otherwise"), 2),
     (sealed_after(2, 2), "1 restarts were used when round 1 ended, and round 2 begins with 2", 2),
+    (ended_again(is_elected_again=False), "n1 said round_ended of round 1 twice", 2),
+    (never_begun(127, hello=True),
+     "rank 0 of round 1 ended on n1, whose launcher never said that it had started it", 1),
+    (never_begun(-15),
+     "rank 0 of round 1 ended on n1, whose launcher never said that it had started it", 1),
     (engine(-0.01 - 0.0002), "fault_planned is earlier than the fault_planned before it", 2),
 )  # fmt: skip
 

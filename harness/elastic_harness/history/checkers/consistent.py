@@ -39,6 +39,7 @@ from elastic_harness.history.events import (
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from pytest_elastic.events.model import (
+    CoordinatorStarted,
     Event,
     RoundCommitted,
     RoundEnded,
@@ -52,6 +53,8 @@ __all__ = ["consistent"]
 # A time that is computed from another one may differ from it in its last digits.
 _ROUNDING_S: Final = 1e-4
 _OBEDIENT: Final = frozenset({0, 143, -15})
+# The exit code of a worker whose program could not be started, as a shell has it.
+_NO_PROGRAM: Final = 127
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,21 +281,29 @@ def _rounds(history: History) -> Iterator[Contradiction]:
             what = f"{start.node} started round {start.event.round} and was never told to"
             yield Contradiction(what=what, events=(start.seq,))
     yield from _said_twice(history)
-    alive = {
-        (worker.hello.run_id, world.job, worker.node, world.round, worker.rank)
+    is_alive = {
+        (worker.hello.run_id, world.job, worker.node, world.round, worker.rank): worker.is_alive
         for world in history.worlds.rounds
         for worker in world.workers.values()
-        if worker.is_alive
     }
-    for exited in history.of_kind(WorkerExited):
+    exits = [
+        ((each.record.run_id, job_of(each.seq), each.node, each.event.round), each)
+        for each in history.of_kind(WorkerExited)
+    ]
+    # A launcher that could not start one of them never says that all of them run.
+    unable = {
+        key
+        for key, exited in exits
+        if exited.event.exit_code == _NO_PROGRAM and (*key, exited.event.rank) not in is_alive
+    }
+    for key, exited in exits:
         number = exited.event.round
-        key = (exited.record.run_id, job_of(exited.seq), exited.node, number)
-        if key not in started or exited.event.rank not in started[key].event.ranks:
+        ranks = started[key].event.ranks if key in started else ()
+        if exited.event.rank not in ranks and key not in unable:
             what = f"rank {exited.event.rank} of round {number} ended on {exited.node}, "
             what += "whose launcher never said that it had started it"
             yield Contradiction(what=what, events=(exited.seq,))
-        is_known = (*key, exited.event.rank) in alive
-        if is_known and history.last(RunClosed) is not None:
+        if is_alive.get((*key, exited.event.rank)) and history.last(RunClosed) is not None:
             what = f"rank {exited.event.rank} of round {number} ended, and was not seen to be gone"
             yield Contradiction(what=what, events=(exited.seq,))
     for hello in history.of_kind(WorkerHello):
@@ -309,19 +320,35 @@ def _rounds(history: History) -> Iterator[Contradiction]:
 
 
 def _said_twice(history: History) -> Iterator[Contradiction]:
-    """A round is sealed and ended once, told to a node once, and its workers end once."""
+    """A round is sealed and ended once in a term, told to a node once, and its workers end once."""
     first: dict[tuple[object, ...], Entry[Event]] = {}
+    terms: dict[str, int] = {}  # the newest of each coordinator
+    ended: dict[tuple[str, int | None], Entry[RoundEnded]] = {}
     for entry in history:
-        event = entry.event
+        event, incarnation = entry.event, entry.record.incarnation
+        if isinstance(event, CoordinatorStarted | RoundSealed):
+            terms[incarnation] = event.term
         if not isinstance(event, RoundSealed | RoundCommitted | RoundEnded | WorkerExited):
             continue
-        which = getattr(event, "rank", None), getattr(event, "term", None)
-        job = history.worlds.job_of(entry.seq)
-        who = entry.record.run_id, entry.node, entry.record.incarnation
-        key = (event.kind, job, *who, event.round, *which)
+        # A coordinator that is elected again may end again what it had not decided.
+        is_end = isinstance(event, RoundEnded)
+        term = terms.get(incarnation) if is_end else getattr(event, "term", None)
+        who = history.worlds.job_of(entry.seq), entry.record.run_id, entry.node, incarnation
+        key = (event.kind, *who, event.round, getattr(event, "rank", None), term)
         if first.setdefault(key, entry) is not entry:
             what = f"{entry.node} said {event.kind} of round {event.round} twice"
             yield Contradiction(what=what, events=(first[key].seq, entry.seq))
+        if isinstance(event, RoundEnded):
+            ended[incarnation, term] = Entry(entry.seq, entry.record)
+        elif isinstance(event, RoundSealed):
+            before = ended.pop((incarnation, term), None)
+            if before is None or event.round != before.event.round + 1:
+                continue  # another coordinator may have come in between
+            if before.event.restarts_used != event.restart_count:
+                what = f"{before.event.restarts_used} restarts were used when round "
+                what += f"{before.event.round} ended, and round {event.round} begins with "
+                what += str(event.restart_count)
+                yield Contradiction(what=what, events=(before.seq, entry.seq))
     sealed = {each.event.round for each in history.of_kind(RoundSealed)}
     numbered: list[Entry[Any]] = [
         *history.of_kind(RoundCommitted),
@@ -331,19 +358,6 @@ def _said_twice(history: History) -> Iterator[Contradiction]:
         if sealed and told.event.round not in sealed:
             what = f"{told.event.kind} of round {told.event.round}, which was never proposed"
             yield Contradiction(what=what, events=(told.seq,))
-    by_coordinator: dict[str, Entry[RoundEnded]] = {}
-    for entry in history:
-        if isinstance(entry.event, RoundEnded):
-            by_coordinator[entry.record.incarnation] = Entry(entry.seq, entry.record)
-        elif isinstance(entry.event, RoundSealed):
-            before = by_coordinator.pop(entry.record.incarnation, None)
-            if before is None or entry.event.round != before.event.round + 1:
-                continue  # another coordinator may have come in between
-            if before.event.restarts_used != entry.event.restart_count:
-                what = f"{before.event.restarts_used} restarts were used when round "
-                what += f"{before.event.round} ended, and round {entry.event.round} begins with "
-                what += str(entry.event.restart_count)
-                yield Contradiction(what=what, events=(before.seq, entry.seq))
 
 
 def _is_as_told(hello: WorkerHello, commit: RoundCommitted) -> bool:
