@@ -207,8 +207,8 @@ class Agent:
             case w.StoreAnswered():
                 self.stores.on_answer(report)
             case w.StoreServiceLost():
-                # The round's workers notice by themselves; what was waiting has been answered.
-                self._worker_stores.clear()
+                self._worker_stores.clear()  # the round's workers notice by themselves
+                self.stores.on_service_lost()
             case _:
                 assert_never(report)
 

@@ -104,6 +104,11 @@ class StoreCalls(EndpointStore):
             timer.cancel()
             on_done(answer.value, answer.error)
 
+    def on_service_lost(self) -> None:
+        """Note that the service has ended: what was waiting has been answered, its stores are gone."""
+        if self.on_lost is not None:
+            self.on_lost()
+
     def _call(
         self,
         call: str,

@@ -236,6 +236,9 @@ class EndpointStore(Protocol):
     this says in `_call` how calls are made.
     """
 
+    on_lost: Callable[[], None] | None = None
+    """To be called when the process that served what was hosted here has ended."""
+
     def host(
         self, endpoint: Endpoint, on_done: Callable[[str, str], None], *, is_forced: bool
     ) -> None:

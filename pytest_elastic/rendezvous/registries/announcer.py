@@ -156,10 +156,14 @@ class Hosts:
 
     def open(self) -> None:
         """Publish where this node is, and look for the others."""
+        self.publish()
+        self._look()
+
+    def publish(self) -> None:
+        """Publish where this node is."""
         own = self._found[self._hosted] = self._side.node
         text = as_text(own, self._settings.run_id, self._credentials)
         self._store.publish(self._endpoints[self._hosted], self._key, text, lambda _error: None)
-        self._look()
 
     def close(self) -> None:
         """Look no more."""

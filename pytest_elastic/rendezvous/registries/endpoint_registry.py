@@ -80,6 +80,7 @@ class EndpointRegistry:
         self._announcers: Sequence[Announcer] = ()
         self._search: _Search | None = None
         self._mark_timer: Timer | None = None
+        self._host_timer: Timer | None = None
         self._unread = ""  # why nothing could be taken from what stood there
         self._reached: tuple[str, ...] | None = None
         self._is_closed = False
@@ -89,6 +90,7 @@ class EndpointRegistry:
         """Host an endpoint if one is here, and join."""
         self._side = side
         self._opened_at = self._loop.now()
+        self._store.on_lost = self._host_again
         if self._is_alone:
             # No other node could find a store on an unknown port: the job is this node alone.
             self._unknown.clear()
@@ -158,8 +160,9 @@ class EndpointRegistry:
         self._files.close()
         if self._hosts is not None:
             self._hosts.close()
-        if self._mark_timer is not None:
-            self._mark_timer.cancel()
+        for timer in (self._mark_timer, self._host_timer):
+            if timer is not None:
+                timer.cancel()
         if self._marks is not None and self._marks.is_ours and self._side.follower.has_ended:
             self._marks.remove()
         on_closed()
@@ -209,9 +212,7 @@ class EndpointRegistry:
         assert self._hosted is not None, "an endpoint is hosted here"
         if self._is_closed:
             return
-        endpoint = self._endpoints[self._hosted]
-        run_id = self._settings.run_id
-        self._store.swap(endpoint, _OWNER_KEY, "", run_id, lambda _text, _error: None)
+        self._name_run()
         if not self._is_single:
             self._hosts = Hosts(
                 self._loop,
@@ -225,7 +226,7 @@ class EndpointRegistry:
             self._hosts.open()
             return
         why = "is to be hosted by this node" if self._is_forced else "is an address of this node"
-        reason = f"{endpoint} {why}"
+        reason = f"{self._endpoints[self._hosted]} {why}"
         if self._marks is None:
             self._bootstrap_alone(reason, None)
             return
@@ -236,6 +237,38 @@ class EndpointRegistry:
             otherwise=lambda: None,
         )
         self._renew_mark()
+
+    def _name_run(self) -> None:
+        """Say at the endpoint that is hosted here whose store it is."""
+        assert self._hosted is not None, "an endpoint is hosted here"
+        endpoint, run_id = self._endpoints[self._hosted], self._settings.run_id
+        self._store.swap(endpoint, _OWNER_KEY, "", run_id, lambda _text, _error: None)
+
+    def _host_again(self) -> None:
+        """Serve the endpoint that was hosted here anew, as its store was lost with its process.
+
+        It is tried again once a beat. A leader elsewhere sees once a beat that it is not named.
+        """
+        if self._host_timer is not None:
+            self._host_timer.cancel()
+        number = self._hosted
+        if number is None or self._is_closed:
+            return
+
+        def on_done(why_not: str, why_unknown: str) -> None:
+            if self._is_closed:
+                return
+            if why_not or why_unknown:
+                at = self._loop.now() + self._settings.beat_interval_s
+                self._host_timer = self._loop.call_at(at, self._host_again)
+                return
+            self._name_run()
+            if self._hosts is not None:
+                self._hosts.publish()
+            if self._announcers and self._side.leader is not None:
+                self._announcers[number].publish(lambda _error: None)
+
+        self._store.host(self._endpoints[number], on_done, is_forced=self._is_forced)
 
     def _bootstrap_alone(self, reason: str, mark: Mark | None) -> None:
         base = founding_record((self._side.node,))

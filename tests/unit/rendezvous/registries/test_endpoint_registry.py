@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -91,7 +92,11 @@ class Bench(Stores):
         return endpoint
 
     def registry(
-        self, *endpoints: Endpoint, is_host: bool = False, marks: MarkFile | None = None
+        self,
+        *endpoints: Endpoint,
+        is_host: bool = False,
+        marks: MarkFile | None = None,
+        store: ThreadedStore | None = None,
     ) -> tuple[EndpointRegistry, Side]:
         """Return an open registry, and the side of its node."""
         side = Side()
@@ -100,7 +105,7 @@ class Bench(Stores):
             settings=SETTINGS,
             endpoints=endpoints,
             is_host=is_host,
-            store=ThreadedStore(self.loop),
+            store=store or ThreadedStore(self.loop),
             questions=cast("Questions", None),  # nothing is asked of agents here
             on_event=lambda _: None,
             marks=marks,
@@ -178,6 +183,31 @@ def hosting(bench: Bench, folder: Path) -> tuple[EndpointRegistry, Side, MarkFil
     side.follower.known_job = JOB
     side.follower.connection = ConnectionPhase.JOINED
     return registry, side, marks
+
+
+def test_a_host_whose_store_was_lost_serves_it_again(bench: Bench) -> None:
+    """As soon as its port is free; it says whose store it is, also if it is lost twice."""
+    endpoint, store = Endpoint(host=HOST, port=free_port()), ThreadedStore(bench.loop)
+    _, side = bench.registry(endpoint, is_host=True, store=store)
+    serve_until(bench.loop, lambda: bool(side.began))
+    owner: list[str] = []
+
+    def is_served() -> bool:
+        store.swap(endpoint, "pytest-elastic/run", "", None, lambda text, _: owner.append(text))
+        bench.loop.run_once(0.05)
+        return SETTINGS.run_id in owner
+
+    for _ in range(2):
+        serve_until(bench.loop, is_served)
+        store._hosted.clear()  # with that process it is gone
+        with socket.create_server((HOST, endpoint.port)):
+            assert store.on_lost is not None
+            store.on_lost()
+            since = bench.loop.now()
+            serve_until(bench.loop, lambda s=since: bench.loop.now() > s + 0.3)  # type: ignore[misc]
+        owner.clear()
+    serve_until(bench.loop, is_served)
+    assert len(side.began) == 1, "it is the same job"
 
 
 def renewed_at(marks: MarkFile) -> float:
