@@ -144,6 +144,9 @@ def test_what_is_eaten_is_given_back_where_the_kernel_lets_it_live(bench: Bench)
     """The worker says how much it had."""
     process = start(bench)
     act(bench, process, "eat", str(40 << 20))
+    wait_for(bench, process, "began")
+    assert Path(f"/proc/{process.pid}/oom_score_adj").read_text() == "1000\n"
+    bench.observer.order(ref(process), {"do": "resume"})
     wait_for(bench, process, "ended")
     assert int(bench.observer.answer_of(ref(process))["detail"]) == 48 << 20
     act(bench, process, "juggle")

@@ -124,6 +124,7 @@ def kills_for_memory(code: int) -> Act:
 
     def show(world: World) -> None:
         world.answer(1, "eat")
+        world.pass_time(0.1)
         world.budget.count("n2", memory_kills=1)
         world.end(1, code)
 

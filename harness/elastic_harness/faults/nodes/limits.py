@@ -235,7 +235,7 @@ class OutOfMemory(WorkerFault):
     name = "oom"
     capability = "memory_limit"
     proof = (
-        "the worker acknowledged that it began to take memory, the kernel counted a kill for lack "
+        "the worker acknowledged the order to take memory, the kernel counted a kill for lack "
         "of memory under this limit, and the process ended by SIGKILL"
     )
 
@@ -246,12 +246,14 @@ class OutOfMemory(WorkerFault):
         ends: dict[WorkerRef, int | None] = {}
         kills: dict[str, int] = {}
         for worker in targets.workers:
-            before = yield from _limit_memory(context, worker.node, self.headroom, id)
             given = {"do": "act", "act": "eat", "argument": greed}
             order(context, (worker,), given, "take memory", by=id)
             yield InForce.NEEDS_JOB
             began = ("began", "ended")
             yield from wait_for_answer(context, worker, "eat", began, by=id, within_s=ORDER_S)
+            # Only now is it the one that the kernel chooses: before, others might meet the limit.
+            before = yield from _limit_memory(context, worker.node, self.headroom, id)
+            context.probes.order(worker.process, {"do": "resume"})
             code = ends[worker] = yield from see_worker_end(context, worker, within_s=ORDER_S)
             after = yield from _read(context, worker.node)
             is_ours = id in context.limits.narrowest(worker.node, "memory")

@@ -23,6 +23,8 @@ __all__ = ["perform"]
 
 # Longer than any test waits for a rank; it is for a harness that has forgotten about one.
 _LIMIT_S = 3600.0
+# How long the harness may take to set a limit that a worker has prepared for.
+_LIMITING_S = 5.0
 _CHUNK_BYTES = 16 << 20
 
 
@@ -64,11 +66,14 @@ def _leave_no_core() -> None:
 def _eat(probe: Probe, size: str) -> None:
     """Take memory and touch it, until the kernel has had enough or `size` bytes are taken.
 
-    The kernel is told to choose this process before all others.
+    The kernel is told to choose this process before all others; then it stands until the limit is
+    set, so that no other process ever meets that in its place.
     """
     with open("/proc/self/oom_score_adj", "w") as score:
         score.write("1000")
     probe.acted("eat", "began", size)
+    if not _stands_until_told(probe, _LIMITING_S):
+        return
     eaten = [b"\x01" * _CHUNK_BYTES for _ in range(-(-int(size) // _CHUNK_BYTES))]
     probe.acted("eat", "ended", str(len(eaten) * _CHUNK_BYTES))
 
@@ -79,9 +84,7 @@ def _eat(probe: Probe, size: str) -> None:
 def _stand(probe: Probe, _: str) -> None:
     """Stand still between two steps, as a process that is alive: threads and handlers run."""
     probe.acted("stand", "began", "")
-    deadline = now() + _LIMIT_S
-    while not _is_told_to_resume(probe) and probe.wire.wait(deadline):
-        pass
+    _stands_until_told(probe, _LIMIT_S)
     probe.acted("stand", "ended", "")
 
 
@@ -114,6 +117,14 @@ def _hold_gil(probe: Probe, _: str) -> None:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     probe.acted("hold_gil", "ended", "")
+
+
+def _stands_until_told(probe: Probe, within_s: float) -> bool:
+    """Stand still for so long at most; return whether the harness has ended that by order."""
+    deadline = now() + within_s
+    while not (is_over := _is_told_to_resume(probe)) and probe.wire.wait(deadline):
+        pass
+    return is_over and probe.wire.is_open
 
 
 def _is_told_to_resume(probe: Probe) -> bool:
@@ -246,7 +257,6 @@ def _tell_time(probe: Probe, _: str) -> None:
 # that may do without one, as a look at a name (which may be an address) or a socket (of one that is
 # there already).
 _OPENING = frozenset({"open", "os.listdir", "os.scandir", "subprocess.Popen"})
-_LIMITING_S = 5.0
 _watches: dict[str, Probe] = {}  # by whose order it is
 _hooks: list[object] = []
 
@@ -263,9 +273,7 @@ def _watch_files(probe: Probe, _: str) -> None:
         sys.addaudithook(_on_audit)  # there is no way to take one away
     _watches[probe.order_by] = probe
     probe.acted("watch_files", "began", "")
-    deadline = now() + _LIMITING_S
-    while not _is_told_to_resume(probe) and probe.wire.wait(deadline):
-        pass
+    _stands_until_told(probe, _LIMITING_S)
 
 
 def _on_audit(event: str, arguments: tuple[object, ...]) -> None:
