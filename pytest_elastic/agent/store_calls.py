@@ -105,7 +105,7 @@ class StoreCalls(EndpointStore):
             on_done(answer.value, answer.error)
 
     def on_service_lost(self) -> None:
-        """Note that the service has ended: what was waiting has been answered, its stores are gone."""
+        """Note that the service has ended, with its stores; what was waiting has been answered."""
         if self.on_lost is not None:
             self.on_lost()
 

@@ -81,6 +81,7 @@ class EndpointRegistry:
         self._search: _Search | None = None
         self._mark_timer: Timer | None = None
         self._host_timer: Timer | None = None
+        self._next_host_at = float("-inf")
         self._unread = ""  # why nothing could be taken from what stood there
         self._reached: tuple[str, ...] | None = None
         self._is_closed = False
@@ -90,7 +91,7 @@ class EndpointRegistry:
         """Host an endpoint if one is here, and join."""
         self._side = side
         self._opened_at = self._loop.now()
-        self._store.on_lost = self._host_again
+        self._store.on_lost = self._on_store_lost
         if self._is_alone:
             # No other node could find a store on an unknown port: the job is this node alone.
             self._unknown.clear()
@@ -244,23 +245,25 @@ class EndpointRegistry:
         endpoint, run_id = self._endpoints[self._hosted], self._settings.run_id
         self._store.swap(endpoint, _OWNER_KEY, "", run_id, lambda _text, _error: None)
 
-    def _host_again(self) -> None:
-        """Serve the endpoint that was hosted here anew, as its store was lost with its process.
+    def _on_store_lost(self) -> None:
+        """Serve again what was hosted here: its store was lost with its process."""
+        if self._hosted is not None and self._host_timer is None:
+            self._host_again_at(max(self._loop.now(), self._next_host_at))
 
-        It is tried again once a beat. A leader elsewhere sees once a beat that it is not named.
-        """
-        if self._host_timer is not None:
-            self._host_timer.cancel()
+    def _host_again_at(self, at: float) -> None:
+        if not self._is_closed:
+            self._host_timer = self._loop.call_at(at, self._host_again)
+
+    def _host_again(self) -> None:
+        """Host the endpoint anew; tried once a beat. A leader elsewhere looks at it once a beat."""
+        self._host_timer = None
+        self._next_host_at = self._loop.now() + self._settings.beat_interval_s
         number = self._hosted
-        if number is None or self._is_closed:
-            return
+        assert number is not None, "an endpoint was hosted here"
 
         def on_done(why_not: str, why_unknown: str) -> None:
-            if self._is_closed:
-                return
             if why_not or why_unknown:
-                at = self._loop.now() + self._settings.beat_interval_s
-                self._host_timer = self._loop.call_at(at, self._host_again)
+                self._host_again_at(self._next_host_at)
                 return
             self._name_run()
             if self._hosts is not None:
