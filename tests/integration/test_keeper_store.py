@@ -75,8 +75,8 @@ def test_a_fetch_waits_for_its_key(agent: AgentProcess) -> None:
 def test_a_key_that_does_not_come_is_an_error(agent: AgentProcess) -> None:
     """The text names the store, the key and the time."""
     port = open_store(agent)
-    answer = ask(agent, "fetch", host="127.0.0.1", port=port, key="k", timeout_s=0.2)
-    assert answer.error == f"the store at 127.0.0.1:{port} has no key 'k' after 0.2 s"
+    answer = ask(agent, "fetch", host="127.0.0.1", port=port, key="k", timeout_s=1.5)
+    assert answer.error == f"the store at 127.0.0.1:{port} has no key 'k' after 1.5 s"
 
 
 def test_each_store_has_its_own_keys_and_its_own_port(agent: AgentProcess) -> None:
@@ -84,7 +84,7 @@ def test_each_store_has_its_own_keys_and_its_own_port(agent: AgentProcess) -> No
     first, second = open_store(agent), open_store(agent)
     assert first != second
     ask(agent, "publish", host="127.0.0.1", port=first, key="k", value="v")
-    answer = ask(agent, "fetch", host="127.0.0.1", port=second, key="k", timeout_s=0.1)
+    answer = ask(agent, "fetch", host="127.0.0.1", port=second, key="k", timeout_s=1.5)
     assert "has no key" in answer.error
 
 
