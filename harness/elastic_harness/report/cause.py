@@ -16,6 +16,7 @@ from typing import Any
 from elastic_harness.history.events import (
     FaultFired,
     LastLinesSeen,
+    NodeStopped,
     ProcessExited,
     RunEnded,
     StackSeen,
@@ -24,7 +25,8 @@ from elastic_harness.history.events import (
 from elastic_harness.history.history import History
 from elastic_harness.history.stacks import is_in_collective, place_in_script
 from elastic_harness.history.worlds import WorkerView, World
-from pytest_elastic.events.model import JobEnded, JobEnding, WorkerExited
+from pytest_elastic.events.model import JobEnded, JobEnding, LeaseLost, WorkerExited
+from pytest_elastic.rendezvous.model import natural_key
 
 __all__ = [
     "FailedWorker",
@@ -32,6 +34,7 @@ __all__ = [
     "failed_first",
     "first_failure",
     "is_about_others",
+    "leases_lost_unasked",
     "lines_of",
     "node_of_first_failure",
     "number_list",
@@ -149,6 +152,24 @@ def why_it_ended(history: History) -> JobEnding | JobEnded | None:
     if any(each.result == "succeeded" for each in said):
         return None
     return next((each for each in said if each.result != "drained"), None)
+
+
+def leases_lost_unasked(history: History) -> str:
+    """Return which nodes lost their lease before anything could have cost them that; else "".
+
+    Launchers that get no processor time are late with their heartbeats.
+    """
+    causes = [each.at for each in history.of_kind(FaultFired) if each.event.disturbs]
+    causes += [each.at for each in (*history.of_kind(ProcessExited), *history.of_kind(NodeStopped))]
+    before = min(causes, default=float("inf"))
+    nodes = [each.node for each in history.of_kind(LeaseLost) if each.at < before]
+    if not nodes:
+        return ""
+    times = "once" if len(nodes) == 1 else f"{len(nodes)} times"
+    return (
+        f"{times}, before any fault, on {', '.join(sorted(set(nodes), key=natural_key))}: was this "
+        "machine short of processor time? Run less at once, or set a longer lease (--rdzv-conf)"
+    )
 
 
 def _told_first(history: History) -> Mapping[str, Any]:

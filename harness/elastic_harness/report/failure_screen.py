@@ -2,8 +2,8 @@
 
 In the order of a reader's questions: what was expected and where that is written; why it does not
 hold; what happened, a column for each node; how far things had come, and why the launcher ended the
-job; what failed first, and what it said; where the ranks of a job stand that hangs; where all of it
-lies; and, last, the command that does it again.
+job; whether leases were lost before any fault; what failed first, and what it said; where the ranks
+of a job stand that hangs; where all of it lies; and, last, the command that does it again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from elastic_harness.report.cause import (
     failed_first,
     first_failure,
     is_about_others,
+    leases_lost_unasked,
     lines_of,
     where_ranks_stand,
     why_it_ended,
@@ -134,6 +135,8 @@ def _standing(
     ended = why_it_ended(history)
     if ended is not None and not any(ended.reason in clause.reason for clause in unmet):
         lines += _listed("job ended", _wrapped(f"{ended.result}: {ended.reason}", width))
+    if lost := leases_lost_unasked(history):
+        lines += _listed("leases lost", _wrapped(lost, width))
     failed = failed_first(history)
     failure = first_failure(history)
     said = [_fitted(line, width) for line in lines_of(history, failed)] if failed else []

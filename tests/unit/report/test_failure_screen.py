@@ -11,7 +11,14 @@ from elastic_harness.report.cause import node_of_first_failure
 from elastic_harness.report.failure_screen import Place, UnmetClause, failure_screen
 from elastic_harness.report.last_words import last_words
 
-from pytest_elastic.events.model import JobEnded, JobEnding, RoundEnded, RoundSealed, WorkerExited
+from pytest_elastic.events.model import (
+    JobEnded,
+    JobEnding,
+    LeaseLost,
+    RoundEnded,
+    RoundSealed,
+    WorkerExited,
+)
 from tests.unit.history.story import Story
 
 
@@ -189,6 +196,24 @@ def test_a_job_that_succeeded_is_not_called_lost_because_a_node_was_cut_off() ->
     story = crash().tell("agent", "n3", JobEnded(result="lost", reason="no quorum"))
     story.tell("agent", "n1", JobEnded(result="succeeded", reason="all succeeded"))
     assert "job ended" not in failure_screen(story.history, [], run_directory="/x", command="y")
+
+
+def test_leases_that_are_lost_before_any_fault_are_told() -> None:
+    """A machine that is short of processor time looks like a launcher that does not work."""
+    lost = LeaseLost(round=1, reason="the lease of 1.25 s from n1 ran out")
+    story = Story().tell("agent", "n2", lost)
+
+    def said() -> str:
+        screen = failure_screen(story.history, [], run_directory="/x", command="y")
+        return next((line for line in screen.splitlines() if line.startswith("leases lost")), "")
+
+    assert "once, before any fault, on n2: was this machine short of processor time?" in said()
+    story.tell("agent", "n10", lost).tell("agent", "n2", lost)
+    assert "3 times, before any fault, on n2, n10: was this machine" in said()
+    story = Story().tell("cluster", "n1", NodeStopped(cause="crash")).tell("agent", "n2", lost)
+    assert said() == "", "its leader may have been there"
+    story = Story().fault("cut").tell("agent", "n2", lost)
+    assert said() == ""
 
 
 def test_who_is_ended_with_the_run_has_not_failed() -> None:
