@@ -36,7 +36,7 @@ from pytest_elastic.backends.bridge_vocabulary import (
 )
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.model import Assignment, Failure, Node
+from pytest_elastic.rendezvous.model import Assignment, Failure, Node, no_restart_left
 
 __all__ = ["ALLOWED", "BridgeMachine", "Phase"]
 
@@ -298,13 +298,8 @@ class BridgeMachine:
         self._end("drained", reason)
 
     def _all_used_up(self, first: Failure) -> str:
-        how = first.describe_end()
-        allowed = (
-            f"all {self._max_restarts} restarts are used up"
-            if self._max_restarts
-            else "no restart is allowed (max_restarts is 0)"
-        )
-        return f"rank {first.rank} on {first.node} failed ({how}), and {allowed}"
+        how, left = first.describe_end(), no_restart_left(self._max_restarts)
+        return f"rank {first.rank} on {first.node} failed ({how}), and {left}"
 
     def _end_as_told(self, over: Mapping[str, Any]) -> None:
         try:

@@ -28,6 +28,7 @@ __all__ = [
     "free_name",
     "has_beats",
     "natural_key",
+    "no_restart_left",
     "rank_order",
 ]
 
@@ -221,6 +222,14 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 @functools.lru_cache(maxsize=1024)  # a job's nodes are put in order again and again
+def no_restart_left(max_restarts: int) -> str:
+    """Say why a job gets no other restart, of so many that it was allowed."""
+    if max_restarts == 0:
+        return "no restart is allowed (max_restarts is 0)"
+    used = "the only restart is" if max_restarts == 1 else f"all {max_restarts} restarts are"
+    return f"{used} used up"
+
+
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key under which n2 comes before n10."""
     return tuple(

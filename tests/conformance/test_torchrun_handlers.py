@@ -32,5 +32,5 @@ def test_stock_torchrun_has_one_budget_for_the_job(tmp_path: Path) -> None:
     """With its own c10d, each node has the whole budget to itself (#108158)."""
     codes, printed = one_budget(tmp_path, "pytest-elastic")
     assert codes == [1, 1], printed
-    assert "all 1 restarts are used up" in printed
+    assert "the only restart is used up" in printed
     assert "for the 3" not in printed

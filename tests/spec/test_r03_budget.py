@@ -131,7 +131,7 @@ def test_r03_with_the_budget_used_up_the_job_fails_at_once() -> None:
     over = world.over("n1")
     assert over is not None
     assert over.result == "failed"
-    assert "rank 2 on n2 failed (exit code 3), and all 1 restarts are used up" in over.reason
+    assert "rank 2 on n2 failed (exit code 3), and the only restart is used up" in over.reason
 
 
 def test_r03_rounds_without_progress_end_the_job_and_the_job_says_so() -> None:

@@ -83,13 +83,13 @@ class Gathering(LeaderPart):
         self._too_few_since = None
         if self._enough_since is None:
             self._enough_since = now
-        reason = f"{len(ready)} nodes are ready"
+        reason = _are_ready(len(ready))
         if last is None and len(ready) < wanted.max_nodes:
             if not is_due(self._enough_since + wanted.last_call_s, now):
                 return None
             reason += f" and the last call of {wanted.last_call_s:g} s is over"
         elif len(ready) >= wanted.max_nodes:
-            reason = f"{wanted.max_nodes} nodes are ready, and no more may be"
+            reason = f"{_are_ready(wanted.max_nodes)}, and no more may be"
         else:
             reason += ", and no other node is left of the last round"
         roster = self._choose(ready, last)
@@ -383,3 +383,7 @@ class FirstRound(LeaderPart):
             f"enough nodes were ready, but run {self._settings.run_id!r} was here before, and "
             f"{self._told}; none of them has joined, or named a leader, {within}"
         )
+
+
+def _are_ready(nodes: int) -> str:
+    return "1 node is ready" if nodes == 1 else f"{nodes} nodes are ready"

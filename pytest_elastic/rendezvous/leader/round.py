@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pytest_elastic.rendezvous.leader.peer import Peer
-from pytest_elastic.rendezvous.model import Failure
+from pytest_elastic.rendezvous.model import Failure, no_restart_left
 
 __all__ = ["Budget", "Cause", "Round", "Verdict", "judge"]
 
@@ -124,11 +124,7 @@ def judge(budget: Budget, ended: Round | None, next_roster: Sequence[str]) -> tu
     if _has_changed(ended, set(next_roster)):
         return Verdict.FREE, f"round {ended.number} is free: the next one has other members"
     if budget.used >= budget.max_restarts:
-        return Verdict.JOB_FAILS, (
-            f"{cause}, and all {budget.max_restarts} restarts are used up"
-            if budget.max_restarts
-            else f"{cause}, and no restart is allowed (max_restarts is 0)"
-        )
+        return Verdict.JOB_FAILS, f"{cause}, and {no_restart_left(budget.max_restarts)}"
     return Verdict.CHARGED, (
         f"round {ended.number} costs restart {budget.used + 1} of {budget.max_restarts}: {cause}"
     )
