@@ -96,6 +96,8 @@ class Announcer:
             lease_s = self._settings.lease_s
             self._questions.announce(own, elder, lease_s, lambda: self._reach(elder))
         interval_s = max(self._settings.beat_interval_s, _LEAST_INTERVAL_S)
+        if self._timer is not None:  # it was to look at once, besides
+            self._timer.cancel()
         self._timer = self._loop.call_at(self._loop.now() + interval_s, self.watch)
 
     def _look_at(self, text: str, own: LeaderAddress) -> None:

@@ -268,8 +268,8 @@ class EndpointRegistry:
             self._name_run()
             if self._hosts is not None:
                 self._hosts.publish()
-            if self._announcers and self._side.leader is not None:
-                self._announcers[number].publish(lambda _error: None)
+            if self._announcers:
+                self._announcers[number].watch()
 
         self._store.host(self._endpoints[number], on_done, is_forced=self._is_forced)
 
