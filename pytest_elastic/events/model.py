@@ -247,7 +247,7 @@ class RoundCommitted(Event):
 
 @register
 class WorkersStarted(Event):
-    """All workers of a node run; `pids` and `ranks` by local rank, `start` is warm or exec."""
+    """All workers of a node started; `pids` and `ranks` by local rank, `start` is warm or exec."""
 
     round: int
     pids: tuple[int, ...]

@@ -221,7 +221,6 @@ class Assignment:
 _DIGITS = re.compile(r"(\d+)")
 
 
-@functools.lru_cache(maxsize=1024)  # a job's nodes are put in order again and again
 def no_restart_left(max_restarts: int) -> str:
     """Say why a job gets no other restart, of so many that it was allowed."""
     if max_restarts == 0:
@@ -230,6 +229,7 @@ def no_restart_left(max_restarts: int) -> str:
     return f"{used} used up"
 
 
+@functools.lru_cache(maxsize=1024)  # a job's nodes are put in order again and again
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key under which n2 comes before n10."""
     return tuple(
