@@ -54,6 +54,19 @@ def open_store(agent: AgentProcess) -> int:
     return answer.value
 
 
+def ask_for_missing_key(agent: AgentProcess, port: int) -> tuple[float, str]:
+    """Fetch `k` from a store that lacks it; return the time that was given, and the error.
+
+    A busy machine may not serve the store in a short time, which is another error: it is asked
+    again with twice the time.
+    """
+    for timeout_s in (0.5, 1, 2, 4, 8, 16, 30):
+        answer = ask(agent, "fetch", host="127.0.0.1", port=port, key="k", timeout_s=timeout_s)
+        if "no store answered" not in answer.error:
+            break
+    return timeout_s, answer.error
+
+
 def test_what_is_published_is_fetched(agent: AgentProcess) -> None:
     """Set on one connection, read on another, with any text as value."""
     port = open_store(agent)
@@ -75,8 +88,8 @@ def test_a_fetch_waits_for_its_key(agent: AgentProcess) -> None:
 def test_a_key_that_does_not_come_is_an_error(agent: AgentProcess) -> None:
     """The text names the store, the key and the time."""
     port = open_store(agent)
-    answer = ask(agent, "fetch", host="127.0.0.1", port=port, key="k", timeout_s=1.5)
-    assert answer.error == f"the store at 127.0.0.1:{port} has no key 'k' after 1.5 s"
+    timeout_s, error = ask_for_missing_key(agent, port)
+    assert error == f"the store at 127.0.0.1:{port} has no key 'k' after {timeout_s:g} s"
 
 
 def test_each_store_has_its_own_keys_and_its_own_port(agent: AgentProcess) -> None:
@@ -84,8 +97,8 @@ def test_each_store_has_its_own_keys_and_its_own_port(agent: AgentProcess) -> No
     first, second = open_store(agent), open_store(agent)
     assert first != second
     ask(agent, "publish", host="127.0.0.1", port=first, key="k", value="v")
-    answer = ask(agent, "fetch", host="127.0.0.1", port=second, key="k", timeout_s=1.5)
-    assert "has no key" in answer.error
+    _, error = ask_for_missing_key(agent, second)
+    assert "has no key" in error
 
 
 def test_a_store_listens_on_the_address_it_was_given_only(agent: AgentProcess) -> None:
