@@ -63,10 +63,26 @@ class Announcer:
         self._timer: Timer | None = None
         self._is_stopped = False
 
-    def publish(self, on_done: Callable[[str], None]) -> None:
-        """Publish the address once; calls back with an error or an empty text."""
-        key, text = key_of(self._settings), self._text()
-        self._store.publish(self._endpoint, key, text, on_done, timeout_s=_PUBLISH_S)
+    def publish(self, on_failed: Callable[[str], None]) -> None:
+        """Publish the address; calls back if that fails for a minute.
+
+        It is tried once a beat, as the store that is served here may have to be served again.
+        """
+        until = self._loop.now() + _PUBLISH_S
+
+        def publish() -> None:
+            if not self._is_stopped and self._side.leader is not None:
+                left_s, key = until - self._loop.now(), key_of(self._settings)
+                self._store.publish(self._endpoint, key, self._text(), on_done, timeout_s=left_s)
+
+        def on_done(error: str) -> None:
+            again_at = self._loop.now() + self._interval_s
+            if error and again_at < until:
+                self._loop.call_at(again_at, publish)
+            elif error and not self._is_stopped:
+                on_failed(error)
+
+        publish()
 
     def watch(self) -> None:
         """Look at the endpoint now, and once a beat from here on."""
@@ -78,6 +94,10 @@ class Announcer:
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
+
+    @property
+    def _interval_s(self) -> float:
+        return max(self._settings.beat_interval_s, _LEAST_INTERVAL_S)
 
     def _text(self) -> str:
         leader = self._side.leader
@@ -95,10 +115,9 @@ class Announcer:
             # It may believe that it leads, and no other node would tell it again.
             lease_s = self._settings.lease_s
             self._questions.announce(own, elder, lease_s, lambda: self._reach(elder))
-        interval_s = max(self._settings.beat_interval_s, _LEAST_INTERVAL_S)
         if self._timer is not None:  # it was to look at once, besides
             self._timer.cancel()
-        self._timer = self._loop.call_at(self._loop.now() + interval_s, self.watch)
+        self._timer = self._loop.call_at(self._loop.now() + self._interval_s, self.watch)
 
     def _look_at(self, text: str, own: LeaderAddress) -> None:
         found = read_text(LeaderAddress, text, self._settings.run_id, self._credentials)

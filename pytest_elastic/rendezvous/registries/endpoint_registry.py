@@ -132,7 +132,7 @@ class EndpointRegistry:
             for endpoint in self._endpoints
         ]
         if self._is_single and self._hosted is not None:
-            self._announcers[0].publish(self._on_published)
+            self._announcers[0].publish(self._on_unpublished)
         if self._settings.has_succession or not self._is_single:
             for announcer in self._announcers:
                 announcer.watch()
@@ -286,10 +286,9 @@ class EndpointRegistry:
         at = self._loop.now() + self._settings.beat_interval_s
         self._mark_timer = self._loop.call_at(at, self._renew_mark)
 
-    def _on_published(self, error: str) -> None:
-        if error:
-            reason = f"cannot publish the leader at {self._endpoints[0]}: {error}"
-            self._side.notify(ports.JobOver(result="lost", reason=reason))
+    def _on_unpublished(self, error: str) -> None:
+        reason = f"cannot publish the leader at {self._endpoints[0]}: {error}"
+        self._side.notify(ports.JobOver(result="lost", reason=reason))
 
     # --- finding ---------------------------------------------------------------------------------
 

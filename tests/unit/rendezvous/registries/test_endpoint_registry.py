@@ -51,6 +51,7 @@ class Side:
     told: list[v.FollowerInput] = field(default_factory=list)
     began: list[v.Bootstrap] = field(default_factory=list)
     leader: LeaderAddress | None = None
+    notices: list[ports.Notice] = field(default_factory=list)
     node: Node = field(
         default_factory=lambda: Node(name="n1", incarnation="n1", address=HOST, port=1, slots=1)
     )
@@ -78,7 +79,8 @@ class Side:
         """Nothing is announced here."""
 
     def notify(self, notice: ports.Notice) -> None:
-        """No agent is here."""
+        """Keep what the agent is told."""
+        self.notices.append(notice)
 
 
 class Bench(Stores):
@@ -208,6 +210,33 @@ def test_a_host_whose_store_was_lost_serves_it_again(bench: Bench) -> None:
         owner.clear()
     serve_until(bench.loop, is_served)
     assert len(side.began) == 1, "it is the same job"
+
+
+def test_a_leader_is_published_once_its_store_is_served_again(bench: Bench) -> None:
+    """It began while the store was lost with its process: no job ends for that."""
+    endpoint, store = Endpoint(host=HOST, port=free_port()), ThreadedStore(bench.loop)
+    registry, side = bench.registry(endpoint, is_host=True, store=store)
+    serve_until(bench.loop, lambda: bool(side.began))
+    store._hosted.clear()  # with that process it is gone
+    side.leader, tried, publish = leader_address("n1", 3), [], store.publish
+
+    def publish_and_tell(
+        at: Endpoint, key: str, value: str, on_done: Callable[[str], None], *, timeout_s: float
+    ) -> None:
+        def tell(error: str) -> None:
+            tried.append(error)
+            on_done(error)
+
+        publish(at, key, value, tell, timeout_s=timeout_s)
+
+    store.publish = publish_and_tell  # type: ignore[assignment, method-assign]
+    registry.announce(())
+    serve_until(bench.loop, lambda: bool(tried))
+    assert "Connection refused" in tried[0]
+    assert store.on_lost is not None
+    store.on_lost()
+    serve_until(bench.loop, lambda: "" in tried)
+    assert side.notices == []
 
 
 def renewed_at(marks: MarkFile) -> float:
