@@ -587,3 +587,17 @@ def test_a_replaced_node_whose_new_launcher_still_runs_is_no_contradiction() -> 
     assert verdict.is_valid, verdict.reason
     left = bind("no_survivors").run(History.of(story.records))
     assert "was never looked at" not in left.reason
+
+
+def test_a_node_that_came_back_when_the_run_was_over_is_no_contradiction() -> None:
+    """What the run says of its launcher is that of before."""
+    story = Story()
+    for pid in (40, 50):
+        story.tell("cluster", "n2", NodeStarted(address="10.77.0.2", incarnation=1 + (pid == 50)))
+        story.tell("cluster", "n2", ProcessStarted(pid=pid, role="launcher", argv=("run",)))
+        if pid == 40:
+            story.tell("cluster", "n2", ProcessExited(pid=pid, role="launcher", exit_code=0))
+            story.tell("engine", "", RunEnded(outcome="succeeded", exit_codes={"n2": 0}))
+            story.tell("cluster", "n2", NodeStopped(cause="crash"))
+    verdict = judge(story.records)
+    assert "launchers ended with" not in verdict.reason, verdict.reason

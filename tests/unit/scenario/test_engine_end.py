@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from elastic_harness.history.events import FaultIneffective
 from elastic_harness.scenario.engine.engine import RunPhase
 from elastic_harness.scenario.engine.messages import ArmHold
 
@@ -55,6 +56,35 @@ def test_the_launcher_of_a_replaced_node_counts_again() -> None:
     bench.pass_time(1.1)
     assert bench.end is not None
     assert bench.end.outcome == "failed"
+
+
+def test_a_launcher_that_had_ended_when_a_fault_came_counts() -> None:
+    """Its node was stopped afterwards, and that is no excuse for how it had ended."""
+    bench = running({"at": "1s", "id": "x", "crash": "n2"})
+    bench.exit_launcher("n2", 1)
+    bench.pass_time(1)
+    bench.prove("x")
+    bench.exit_launcher("n1", 0)
+    bench.pass_time(1.1)
+    assert bench.end is not None
+    assert (bench.end.outcome, bench.end.ended_by_faults) == ("failed", ())
+
+
+@pytest.mark.parametrize(
+    "when", [{"at": "1.1s"}, {"when": {"event": "process_exited", "node": "n2"}}]
+)
+def test_no_fault_fires_once_all_launchers_have_ended(when: dict[str, object]) -> None:
+    """The run waits for their last lines only."""
+    bench = running({**when, "id": "x", "crash": "n2"})
+    bench.pass_time(1)
+    bench.exit_launcher("n1", 0)
+    bench.exit_launcher("n2", 0)
+    bench.pass_time(1.1)
+    assert bench.fired == []
+    (said,) = bench.facts(FaultIneffective)
+    assert said.reason == "it never fired: the job had ended"
+    assert bench.end is not None
+    assert (bench.end.outcome, bench.end.ended_by_faults) == ("succeeded", ())
 
 
 def test_a_node_cut_off_until_the_end_does_not_count_and_one_that_heals_does() -> None:

@@ -415,7 +415,7 @@ def _launchers(history: History) -> Iterator[Contradiction]:
                 yield Contradiction(what=what, events=(entry.seq,))
             running[entry.node, event.pid] = Entry(entry.seq, entry.record)
             launchers.add(entry.node)
-            if event.role == "launcher":
+            if event.role == "launcher" and (ended is None or entry.seq < ended.seq):
                 codes.pop(entry.node, None)  # the run tells of a node's newest one
         elif isinstance(event, ProcessExited):
             start = running.pop((entry.node, event.pid), None)

@@ -236,6 +236,9 @@ class FaultFlow:
         if entry.action.is_own:
             self._do_own(entry, now)
             return
+        if self._run.have_launchers_that_count_ended:
+            self.skip(entry, "the job had ended")
+            return
         try:
             targets = self._targets(entry)
         except SelectionEmpty as error:

@@ -87,8 +87,9 @@ class ObservedRun:
         return None if worker is None else (worker.pid, worker.last_step or 0)
 
     def exempt(self, node: str) -> None:
-        """Note that a fault is about to end this node's launcher."""
-        if (launcher := self.launchers.get(node)) is not None:
+        """Note that a fault is about to end this node's launcher; one that has ended counts."""
+        launcher = self.launchers.get(node)
+        if launcher is not None and launcher.exit_code is None:
             launcher.is_exempt = True
 
     @property
