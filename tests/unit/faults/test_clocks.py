@@ -62,6 +62,22 @@ def test_a_library_that_does_not_work_is_none(
     assert "it does not change the time of day" in why
 
 
+def test_a_library_with_which_waiting_threads_take_a_processor_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one did until it was told that the steady clock is not to be changed."""
+    monkeypatch.delenv(faketime.VARIABLE, raising=False)
+    find = faketime.find_libfaketime.__wrapped__
+    library, why = find()
+    assert library is not None, why
+    told = faketime.faketime_environ
+    wrong = {"FAKETIME_FORCE_MONOTONIC_FIX": "1"}
+    monkeypatch.setattr(faketime, "faketime_environ", lambda *given: {**told(*given), **wrong})
+    # On a busy machine there may be too little of a processor to take: it is tried again.
+    problems = (faketime._try(library) for _ in range(20))
+    assert "threads that wait take all of a processor with it" in problems
+
+
 def test_a_clock_is_read_from_the_nodes_own_file() -> None:
     """Once a second, for the time of day alone."""
     environ = faketime.faketime_environ("/lib/faketime.so", "/logs/n1/clock")

@@ -1,7 +1,8 @@
 """libfaketime, where it is installed and works: what shows a process another time of day.
 
-Debian's build of 0.9.10 makes `time.sleep` of Python 3.11 and later fail, so that being there is
-not enough: each candidate is tried, once in a process.
+Debian's build of 0.9.10 makes `time.sleep` of Python 3.11 and later fail, and others let threads
+that wait for the interpreter's lock take all of a processor. So being there is not enough: each
+candidate is tried, once in a process.
 """
 
 from __future__ import annotations
@@ -24,11 +25,23 @@ _PLACES = (
     "/usr/lib*/faketime/libfaketimeMT.so.1",  # Fedora and its family, Arch
     "/usr/local/lib/faketime/libfaketimeMT.so.1",
 )
-_TRIAL = """
-import time
+_HELD_S = 0.1  # while one thread has the interpreter's lock, and another waits for it
+_TRIAL = f"""
+import ctypes, resource, threading, time
+def used():
+    found = resource.getrusage(resource.RUSAGE_SELF)
+    return found.ru_utime + found.ru_stime
+is_over = []
+def wait():
+    while not is_over:
+        time.sleep(0.001)
 real = time.clock_gettime(time.CLOCK_BOOTTIME)
-time.sleep(0.001)
-print(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME) - real)
+threading.Thread(target=wait).start()
+before = used()
+ctypes.PyDLL(None).usleep({int(_HELD_S * 1e6)})
+spent = used() - before
+is_over.append(True)
+print(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME) - real, spent)
 """
 _TRIAL_LIMIT_S = 20.0
 
@@ -41,6 +54,9 @@ def faketime_environ(library: str, clock_file: str) -> Mapping[str, str]:
         "FAKETIME_CACHE_DURATION": "1",
         "DONT_FAKE_MONOTONIC": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        # Else a wait of a thread with a limit ends at once: those for the interpreter's lock are of
+        # that kind, and with threads a process took all of a processor.
+        "FAKETIME_FORCE_MONOTONIC_FIX": "0",
         "NO_FAKE_STAT": "1",
     }
 
@@ -86,11 +102,13 @@ def _try(path: str) -> str | None:
             check=False,
             timeout=_TRIAL_LIMIT_S,
         )
-        shown, passed = (float(word) for word in done.stdout.split())
+        shown, passed, spent = (float(word) for word in done.stdout.split())
     except subprocess.TimeoutExpired:
         return "a program hangs with it"
     except (OSError, ValueError):
         return "a program that sleeps fails with it"
     if abs(shown - time.time() - 3600) > 60 or not 0 < passed < 60:
         return "it does not change the time of day, or it changes other clocks"
+    if spent > _HELD_S / 5:  # without, a fiftieth
+        return "threads that wait take all of a processor with it"
     return None
