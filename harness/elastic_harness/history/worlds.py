@@ -35,6 +35,7 @@ from elastic_harness.history.events import (
     WorkerFinished,
     WorkerGone,
     WorkerHello,
+    WorkerRaised,
 )
 from elastic_harness.history.jobs import Jobs
 from pytest_elastic.events.model import Record
@@ -75,6 +76,7 @@ class WorkerView:
     gone_at: float | None = None
     gone_seq: int | None = None
     finished: bool = False
+    raised: bool = False
     dropped: int = 0
     nonce: str | None = None
     resumed_at_step: int | None = None
@@ -158,6 +160,13 @@ class World:
         return any(worker.is_alive for worker in self.workers.values())
 
     @property
+    def is_finished(self) -> bool:
+        """Tell whether all of its ranks have come to the end of their script."""
+        workers = self.workers.values()
+        are_done = all(each.finished and not each.raised for each in workers)
+        return are_done and len(workers) == self.world_size
+
+    @property
     def first_step(self) -> int | None:
         """The first step that any of its ranks completed."""
         return min((step for step in self._each("first_step")), default=None)
@@ -230,6 +239,7 @@ class Worlds:
                 | ResumeObserved(pid=pid)
                 | ParametersHashed(pid=pid)
                 | WorkerFinished(pid=pid)
+                | WorkerRaised(pid=pid)
                 | WorkerGone(pid=pid)
             ):
                 if (found := self._by_pid.get(pid)) is not None:
@@ -266,6 +276,8 @@ class Worlds:
                 worker.digest, worker.digest_seq = digest, self._seq
             case WorkerFinished(dropped=dropped):
                 worker.finished, worker.dropped = True, dropped
+            case WorkerRaised(thread=""):
+                worker.raised = True
             case WorkerGone():
                 worker.gone_at, worker.gone_seq = record.at, self._seq
             case _:

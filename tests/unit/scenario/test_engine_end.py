@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.history.events import FaultIneffective
+from elastic_harness.history.events import FaultIneffective, WorkerFinished, WorkerRaised
 from elastic_harness.scenario.engine.engine import RunPhase
 from elastic_harness.scenario.engine.messages import ArmHold
 
@@ -85,6 +85,24 @@ def test_no_fault_fires_once_all_launchers_have_ended(when: dict[str, object]) -
     assert said.reason == "it never fired: the job had ended"
     assert bench.end is not None
     assert (bench.end.outcome, bench.end.ended_by_faults) == ("succeeded", ())
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_no_fault_that_was_drawn_fires_once_all_ranks_have_finished(*, has_failed: bool) -> None:
+    """A node that came back after that would find no job; one that failed is to go on."""
+    storm = {"seed": 1, "faults": ["worker"], "max": 3, "over": "5s"}
+    bench = Bench(scenario(nodes=2, storm=storm))
+    bench.start_nodes("n1", "n2")
+    bench.form("n1", "n2")
+    bench.steps(1)
+    bench.give_verdicts("storm", valid=True)
+    for rank in (0, 1):
+        pid = bench._pids[rank]
+        if has_failed:
+            bench.see(WorkerRaised(pid=pid, rank=rank, error="RuntimeError", message="no"))
+        bench.see(WorkerFinished(pid=pid, rank=rank))
+    bench.pass_time(10)
+    assert bool(bench.fired) == has_failed
 
 
 def test_a_node_cut_off_until_the_end_does_not_count_and_one_that_heals_does() -> None:

@@ -239,6 +239,9 @@ class FaultFlow:
         if self._run.have_launchers_that_count_ended:
             self.skip(entry, "the job had ended")
             return
+        if entry.name in self._plan.storm_ids and self._run.is_done:
+            self.skip(entry, "all ranks had finished")  # a node that comes back finds no job
+            return
         try:
             targets = self._targets(entry)
         except SelectionEmpty as error:

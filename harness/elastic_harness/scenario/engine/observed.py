@@ -58,6 +58,11 @@ class ObservedRun:
         """The newest world."""
         return self.worlds.current
 
+    @property
+    def is_done(self) -> bool:
+        """Tell whether all ranks of the newest world have come to the end of their script."""
+        return self.world is not None and self.world.is_finished
+
     def observe(self, record: Record) -> None:
         """Take the next record into account."""
         self.worlds.observe(record)
