@@ -1,7 +1,8 @@
 """Members that leave on purpose (R4): announced to all, and voters until a record leaves them out.
 
 A leader that leaves proposes the record without itself like any other, and hands over when that is
-decided (leadership transfer); where no node could lead, the job ends with it.
+decided (leadership transfer); where no node could lead, the job ends with it. Voters that are lost
+are left out by such a record, too, before they are so many that no quorum is left.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Leavers(LeaderPart):
         self._members = members
         self._rounds = rounds
         self._peers: dict[str, Peer] = {}
+        self._gone: set[str] = set()  # who left or was lost, while it may still be a voter
 
     def take_drain(
         self, peer: Peer, drain: ports.DrainRequested, now: float, *, is_ending: bool
@@ -52,6 +54,7 @@ class Leavers(LeaderPart):
     def forget(self, incarnation: str) -> None:
         """Wait for a node no longer: it is a member no more."""
         self._peers.pop(incarnation, None)
+        self._gone.add(incarnation)
 
     def lose(self, peer: Peer) -> None:
         """Note that a member is out of reach: our own can only have ended its part."""
@@ -82,19 +85,19 @@ class Leavers(LeaderPart):
             for peer in self._peers.values()
             if not peer.has_workers and peer.standing is not Standing.PROPOSED
         ]
-        if not idle:
-            return None
         has_voter, has_succession = self._replication.has_voter, self._settings.has_succession
         is_founding = self._replication.newest.number == 0  # a host that leaves then is just down
+        is_counted = has_succession and not is_founding
         voters = {
             peer.node.incarnation
             for peer in idle
-            if has_voter(peer.node.incarnation) and has_succession and not is_founding
+            if is_counted and has_voter(peer.node.incarnation)
         }
-        if voters and not is_ending and self._replication.pending is None:
-            if self._can_leave_lost_ones_out(now):
+        if is_counted and not is_ending and self._replication.pending is None:
+            if voters or self._are_many_lost(now):
                 self._propose_without({peer.node.incarnation for peer in idle}, now)
-            return None
+            if voters:
+                return None
         for peer in idle:
             if peer.node.incarnation in voters:
                 continue
@@ -116,17 +119,22 @@ class Leavers(LeaderPart):
         voters = replication.pending.configuration.voters
         return any(each not in self._members.peers and each != own for each in voters)
 
-    def _can_leave_lost_ones_out(self, now: float) -> bool:
-        """Tell whether no worker of a voter that was lost can still run.
+    def _are_many_lost(self, now: float) -> bool:
+        """Tell whether a quarter of the voters is lost, or more: soon no quorum would be left.
 
-        A successor waits for the leases of those that the record names, and knows of no others.
+        One of a long roster is no such danger, and a record of it costs time.
         """
         voters, members = self._replication.base.configuration.voters, self._members.peers
-        return all(each in members for each in voters) or self._rounds.is_gate_open(now)
+        if 4 * len(self._gone) < len(voters) or not self._rounds.is_gate_open(now):
+            return False
+        self._gone = {each for each in set(voters) & self._gone if each not in members}
+        return 4 * len(self._gone) >= len(voters)
 
     def _propose_without(self, leaving: set[str], now: float) -> None:
         """Propose the same round without the nodes that leave or are lost."""
         voters, members = self._replication.base.configuration.voters, self._members.peers
+        if any(each not in members for each in voters) and not self._rounds.is_gate_open(now):
+            return  # a successor waits for the leases of those that the record names, and no others
         others = [each for each in voters if each in members and each not in leaving]
         if not others and self._own.incarnation not in leaving:
             others = [self._own.incarnation]  # elected as a host, it was in no round itself

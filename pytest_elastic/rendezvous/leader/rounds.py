@@ -89,7 +89,7 @@ class Rounds(LeaderPart):
             stopped_at=now,
         )
         gone = [entry.name for entry in record.roster if entry.incarnation not in present]
-        reason = f"{', '.join(gone)} left" if gone else recovered.why_followed
+        reason = f"{', '.join(gone)} went" if gone else recovered.why_followed
         if gone or started is None:
             is_change = gone or recovered.has_left
             inherited.stop_because(reason, Cause.CHANGE if is_change else Cause.LOSS)

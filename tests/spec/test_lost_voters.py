@@ -1,0 +1,46 @@
+"""R11.9: nodes that are lost vote no more, also while too few are left for a round."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_elastic.events import model as events
+from pytest_elastic.rendezvous import messages as m
+from tests.spec.test_r11_succession import led, succeeding
+
+
+@pytest.mark.parametrize("lose", ["crash", "cut_power"])
+def test_r11_all_but_the_leader_are_replaced_one_by_one(lose: str) -> None:
+    """Of three that are needed: the second is lost while the job waits for the first."""
+    world = led("n1", "n2", "n3", config=succeeding("3:3"))
+    for name in ("n3", "n2"):
+        getattr(world, lose)(name)
+        world.run(4.0)
+    assert world.over("n1") is None
+    world.start("n2", "n3")
+    world.reform("n1", "n2", "n3", within_s=6.0)
+
+
+def test_r11_the_leader_may_be_the_next_that_is_lost() -> None:
+    """Of five, two are lost one by one while the job waits, and then the one that leads."""
+    world = led("n1", "n2", "n3", "n4", "n5", config=succeeding("5:5"))
+    for name in ("n5", "n4", "n1"):
+        world.crash(name)
+        world.run(4.0)
+    assert [at for at, _, event in world.events if isinstance(event, events.CoordinatorStarted)][1:]
+    world.start("n1", "n4", "n5")
+    world.reform("n2", "n3", "n1", "n4", "n5", within_s=8.0)
+
+
+def test_r11_a_lost_voter_is_left_out_once_its_workers_cannot_run_any_more() -> None:
+    """A successor waits for the leases of those only whom the record names."""
+    world = led("n1", "n2", "n3", config=succeeding("3:3"))
+    world.isolate("n3", ["n1", "n2"])
+    world.run(3.0)
+    (lost_at,) = (at for at, _, event in world.events if isinstance(event, events.MemberLost))
+    left_out = [
+        at
+        for at, _, _, said in world.sent
+        if isinstance(said, m.AppendRecord) and len(said.record.configuration.voters) == 2
+    ]
+    assert min(left_out) >= lost_at + world.config.drift_s - 1e-6
