@@ -21,6 +21,7 @@ from pytest_elastic.rendezvous.leader import members, rounds
 from pytest_elastic.rendezvous.leader.gathering import FirstRound, Gathering
 from pytest_elastic.rendezvous.leader.job_end import JobEnd
 from pytest_elastic.rendezvous.leader.leader import Leader
+from pytest_elastic.rendezvous.leader.leavers import Leavers
 from pytest_elastic.rendezvous.leader.members import Members
 from pytest_elastic.rendezvous.leader.peer import Peer
 from pytest_elastic.rendezvous.leader.round import Budget, Round, Verdict, judge
@@ -45,6 +46,17 @@ _AIMED = Options(quorum="majority", is_swarm=True, is_brisk=True, is_aimed=True)
 
 def _forget_the_gate(each: Rounds, now: float) -> None:
     each._gate = now
+
+
+def _leave_suspects_out(each: Leavers, now: float) -> bool:
+    voters = each._replication.base.configuration.voters
+    suspects = each._members.suspects
+    others = tuple(one for one in voters if one in each._members.peers and one not in suspects)
+    if others and len(others) < len(voters):
+        configuration = each._replication.configuration_of(others)
+        each._replication.propose(now, configuration=configuration)
+        each._rounds.send_record()
+    return False
 
 
 def _reuse_number(each: Rounds, next_: Round, reason: str) -> None:
@@ -375,6 +387,12 @@ PLANTED: dict[str, Planted] = {
         what="a node may come back into a round that it does not stand by",
         breaks=f"was started again with the number|{_STUCK}|given up, though",
         patches=((members, "_resumes", lambda *_: True),),
+    ),
+    "suspects-left-out": Planted(
+        what="voters are left out of the record while their workers may still run",
+        breaks=_TWO_WORLDS,
+        patches=((Leavers, "_are_many_lost", _leave_suspects_out),),
+        options=_AIMED,
     ),
     "leader-stays": Planted(
         what="a leader that has left leads on without a follower",
