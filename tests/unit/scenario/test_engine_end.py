@@ -70,6 +70,21 @@ def test_a_launcher_that_had_ended_when_a_fault_came_counts() -> None:
     assert (bench.end.outcome, bench.end.ended_by_faults) == ("failed", ())
 
 
+@pytest.mark.parametrize("is_in_force", [False, True])
+def test_a_fault_that_did_nothing_excuses_no_launcher(*, is_in_force: bool) -> None:
+    """The launcher failed by itself a moment before it was to be killed."""
+    bench = running({"at": "1s", "id": "x", "kill_agent": "n2", "optional": True})
+    bench.pass_time(1)
+    if is_in_force:
+        bench.in_force("x")
+    bench.exit_launcher("n2", 1)
+    bench.disprove("x", "the launcher on n2 ended with exit code 1")
+    bench.exit_launcher("n1", 0)
+    bench.pass_time(1.1)
+    assert bench.end is not None
+    assert (bench.end.outcome, bench.end.ended_by_faults) == ("failed", ())
+
+
 @pytest.mark.parametrize(
     "when", [{"at": "1.1s"}, {"when": {"event": "process_exited", "node": "n2"}}]
 )

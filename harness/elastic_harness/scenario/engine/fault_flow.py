@@ -157,6 +157,8 @@ class FaultFlow:
 
     def on_failed(self, entry: EntryState, reason: str) -> None:
         """A fault could not be injected, or did nothing."""
+        if entry.proved is None:
+            self._run.take_excuses_back(entry.id)
         if entry.phase is EntryPhase.FIRED:
             self._fail(entry, reason)
         elif entry.proved is None:
@@ -252,7 +254,7 @@ class FaultFlow:
             self.resolved[entry.id] = PinnedTargets.of(targets)
         entry.hit = entry.action.exempt_nodes(targets)
         if not entry.action.is_healable or (self._stays(entry) and not self._is_open):
-            self._exempt(entry)
+            self._excuse(entry)
         spec = entry.entry.action
         self._put_fact(entry.fact_of_firing(targets))
         self._put(Fire(entry_id=entry.id, action=spec.name, value=spec.value, targets=targets))
@@ -267,9 +269,9 @@ class FaultFlow:
             for other in self.entries
         )
 
-    def _exempt(self, entry: EntryState) -> None:
+    def _excuse(self, entry: EntryState) -> None:
         for node in entry.hit:
-            self._run.exempt(node)
+            self._run.excuse(node, entry.id)
 
     def close_timeline(self) -> None:
         """Note that nothing is added any more: what no entry heals stays as it is.
@@ -279,7 +281,7 @@ class FaultFlow:
         self._is_open = False
         for entry in self.entries:
             if entry.can_be_healed and self._stays(entry):
-                self._exempt(entry)
+                self._excuse(entry)
 
     def _targets(self, entry: EntryState) -> Targets:
         """Return an entry's targets: those of the plan if it is a replay's, else by its words."""

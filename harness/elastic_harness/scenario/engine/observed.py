@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.history.events import (
@@ -33,12 +33,18 @@ _OBEDIENT = frozenset({0, 128 + signal.SIGTERM, -signal.SIGTERM})
 class LauncherView:
     """The newest launcher of a node.
 
-    `is_exempt`: a fault ended it, so that its exit code says nothing about the job.
+    `excused_by`: the faults that may have ended it. If there are any, its exit code says nothing
+    about the job.
     """
 
     process: ProcessRef
     exit_code: int | None = None
-    is_exempt: bool = False
+    excused_by: set[str] = field(default_factory=set)
+
+    @property
+    def counts(self) -> bool:
+        """Tell whether it says something about the job how it ends."""
+        return not self.excused_by
 
 
 class ObservedRun:
@@ -91,16 +97,21 @@ class ObservedRun:
         worker = self.world.workers.get(rank) if self.world is not None else None
         return None if worker is None else (worker.pid, worker.last_step or 0)
 
-    def exempt(self, node: str) -> None:
+    def excuse(self, node: str, fault: str) -> None:
         """Note that a fault is about to end this node's launcher; one that has ended counts."""
         launcher = self.launchers.get(node)
         if launcher is not None and launcher.exit_code is None:
-            launcher.is_exempt = True
+            launcher.excused_by.add(fault)
+
+    def take_excuses_back(self, fault: str) -> None:
+        """Note that a fault did nothing: however launchers ended, it was not by this one."""
+        for launcher in self.launchers.values():
+            launcher.excused_by.discard(fault)
 
     @property
     def have_launchers_that_count_ended(self) -> bool:
         """Tell whether all launchers that no fault has ended are over, and there were some."""
-        counting = [each for each in self.launchers.values() if not each.is_exempt]
+        counting = [each for each in self.launchers.values() if each.counts]
         return bool(counting) and all(each.exit_code is not None for each in counting)
 
     @property
@@ -116,7 +127,7 @@ class ObservedRun:
         Drained, when every node has left because it was told to: with success, or as programs end
         that obey SIGTERM (status 143, or by the signal itself).
         """
-        counting = [each.exit_code for each in self.launchers.values() if not each.is_exempt]
+        counting = [each.exit_code for each in self.launchers.values() if each.counts]
         if counting:
             return "succeeded" if all(code == 0 for code in counting) else "failed"
         codes = [each.exit_code for each in self.launchers.values()]
@@ -131,7 +142,7 @@ class ObservedRun:
     @property
     def ended_by_faults(self) -> tuple[str, ...]:
         """The nodes whose launcher a fault has ended, or has broken for good."""
-        exempt = (name for name, each in self.launchers.items() if each.is_exempt)
+        exempt = (name for name, each in self.launchers.items() if not each.counts)
         return tuple(sorted(exempt, key=natural_key))
 
     def describe(self) -> str:
