@@ -61,6 +61,10 @@ _CLAUSES: Final = tuple(
     f"tests/unit/scenario/test_{name}.py"
     for name in ("clauses", "conditions", "planned_clauses", "engine_clauses")
 )
+_ENGINE: Final = tuple(
+    f"tests/unit/scenario/test_{name}.py"
+    for name in ("engine_end", "engine", "engine_faults", "engine_clauses", "broken_for_good")
+)
 # All of them: most faults are shown in the tables of one file.
 _FAULTS: Final = ("tests/unit/faults",)
 
@@ -75,12 +79,15 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "history/checkers/final_state": _TRAINING,
     "history/checkers/rate": _TRAINING,
     "history/checkers/never_seen": _CHECKERS,
-    "history/checkers/registry": (*_JUDGE, f"{_HISTORY}/test_final_state.py"),
+    "history/checkers/registry": (
+        *_JUDGE, f"{_HISTORY}/test_final_state.py", f"{_HISTORY}/test_other_clocks.py",
+    ),
     "history/judge": _JUDGE,
     "history/verdict": _JUDGE,
     "scenario/engine/clauses": _CLAUSES,
     "scenario/planning/planned_clauses": _CLAUSES,
     "scenario/engine/conditions": _CLAUSES,
+    "scenario/engine/observed": _ENGINE,
     **{f"faults/{name}": _FAULTS for name in (
         "command", "context", "evidence",
         "disks/disk", "disks/files",

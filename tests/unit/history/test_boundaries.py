@@ -434,6 +434,7 @@ ROWS: tuple[Row, ...] = (
     ("recovery_time", "2s", lambda: Story().round(1, TWO).steps(1, 1, 2), UNKNOWN,
      "no fault fired that disturbs a job"),
     ("recovery_time", "2s", crashed, VALID, "recovered in 0.59 s"),
+    ("recovery_time", 2, crashed, VALID, "recovered in 0.59 s"),
     ("recovery_time", {"at_most": "2s", "after": "crash.fired"}, crashed, VALID,
      "recovered in 0.59 s"),
     ("recovery_time", {"at_most": "2s", "after": "crash.gone"}, crashed, UNKNOWN,

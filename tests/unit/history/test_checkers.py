@@ -737,6 +737,7 @@ def test_never_turns_an_occurrence_around() -> None:
         ("restarts", True, "say how many"),
         ("world_sizes", 4, "a list is expected, found 4"),
         ("recovery_time", {"at_most": "2 parsecs"}, "is not a duration: write for example 10s"),
+        ("recovery_time", {"at_most": True}, "True is not a duration"),
         ("job", "suceeded", "'succeeded', 'failed' or 'drained' is expected"),
         ("split_brain", {"by": 3}, "unknown key 'by'"),
         ("one_world", 3, "takes no parameters"),

@@ -601,3 +601,14 @@ def test_a_node_that_came_back_when_the_run_was_over_is_no_contradiction() -> No
             story.tell("cluster", "n2", NodeStopped(cause="crash"))
     verdict = judge(story.records)
     assert "launchers ended with" not in verdict.reason, verdict.reason
+
+
+def test_what_else_ran_on_a_node_says_nothing_of_its_launcher() -> None:
+    """A command that a test has run there afterwards, for example."""
+    story = Story().tell("cluster", "n2", NodeStarted(address="10.77.0.2", incarnation=1))
+    for pid, role in ((40, "launcher"), (50, "command")):
+        story.tell("cluster", "n2", ProcessStarted(pid=pid, role=role, argv=("run",)))
+        story.tell("cluster", "n2", ProcessExited(pid=pid, role=role, exit_code=0))
+    story.tell("engine", "", RunEnded(outcome="succeeded", exit_codes={"n2": 0}))
+    verdict = judge(story.records)
+    assert "launchers ended with" not in verdict.reason, verdict.reason

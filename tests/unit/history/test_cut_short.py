@@ -34,3 +34,11 @@ def test_a_job_that_its_test_ended_is_not_blamed_for_what_it_had_no_time_for() -
     assert observed.run(cut_short("n2").history).is_valid
     assert not membership.run(cut_short("n2").history).is_valid, "n1 went on, and formed nothing"
     assert not observed.run(cut_short("n1").history).is_valid, "nobody had ended n2"
+
+
+def test_a_job_that_its_test_stopped_before_anything_was_seen_is_valid() -> None:
+    """There was no round to form, and the end of the run is the proof."""
+    story = Story().tell("engine", "", RunEnded(outcome="stopped"))
+    found = bind("membership").run(story.history)
+    assert (found.is_valid, found.events) == (True, (2,)), found.reason
+    assert "the test itself ended the run" in found.reason

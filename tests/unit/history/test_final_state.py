@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from elastic_harness.history.checkers import bind
 from elastic_harness.history.checkers.final_state import reference_of
-from elastic_harness.history.events import ReferenceObserved
+from elastic_harness.history.events import ParametersHashed, ReferenceObserved
 
 from tests.unit.history.story import Story
 from tests.unit.history.trained import Job, Row, alike, judge, seqs
@@ -225,8 +225,12 @@ def test_the_loss_of_fewer_ranks_is_judged_by_the_noise_of_the_uninterrupted_run
     reference = ReferenceObserved(world_size=2, step=6, states=states)
     story = Story().round(1, ["n1", "n2"]).steps(1, 1, 0).fault("fault").gone(1).round(2, ["n1"])
     story.resume(2, 0, 1).step(2, 0, 2).hashed(2, 0, "y", losses=losses)
-    story.finish(2).tell("engine", "", reference).end()
+    other = ReferenceObserved(world_size=2, step=6, states=())
+    story.finish(2).tell("engine", "", other).tell("engine", "", reference).end()
     found = judge("loss", "as_uninterrupted", story)
+    if outcome != "unknown":
+        (digest,) = (each.seq for each in story.history.of_kind(ParametersHashed))
+        assert found.events == (story.history.of_kind(ReferenceObserved)[1].seq, digest)
     assert (found.outcome.value, reason in found.reason) == (outcome, True), found.reason
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from elastic_harness.history.checkers import bind
-from elastic_harness.history.events import ClockCompared
-from elastic_harness.history.verdict import Outcome
+from elastic_harness.history.checkers.registry import Check, Checker, NoParameters
+from elastic_harness.history.events import ClockCompared, StepCompleted
+from elastic_harness.history.history import History
+from elastic_harness.history.verdict import Outcome, Verdict, invalid, unknown, valid
 
 from tests.unit.history.story import Story
 
@@ -82,3 +84,29 @@ def test_a_worker_may_seem_to_be_gone_before_its_last_step(error_s: float, said:
     story.gone(1).wait(1.0).end().tell("cluster", "n1", ClockCompared(error_s=error_s))
     verdict = bind("consistent").run(story.history)
     assert verdict.outcome is said, verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("more", "early", "said", "times"),
+    [
+        ({}, valid, UNKNOWN, 2),  # the first of two other clocks says otherwise
+        ({}, unknown, UNKNOWN, 1),
+        ({"knows_clock_errors": True}, valid, VALID, 1),
+    ],
+)
+def test_a_checker_is_asked_again_unless_it_knows_of_the_errors_or_knows_nothing(
+    more: dict[str, Any], early: Callable[[str], Verdict], said: Outcome, times: int
+) -> None:
+    """By what it says of a step that may have ended a second later."""
+    story = Story().round(1, ["n1"]).step(1, 0, 1).tell("cluster", "n1", ClockCompared(error_s=1.0))
+    late_at = story.history.of_kind(StepCompleted)[0].at + 0.5
+    asked: list[History] = []
+
+    def look(history: History, _: NoParameters) -> Verdict:
+        asked.append(history)
+        return (invalid if history.of_kind(StepCompleted)[0].at > late_at else early)("so it is")
+
+    looks = Checker(name="early", summary="", parameters=NoParameters, check=look, **more)
+    check = Check(name="early", text="early", checker=looks, parameters=NoParameters())
+    assert check.run(story.history).outcome is said
+    assert len(asked) == times

@@ -196,7 +196,7 @@ def test_the_smallest_values_make_sense(name: str, value: object) -> None:
         ("samples", {**ONCE, "padding": "some"}, "'allowed' or 'forbidden' is expected"),
         ("epochs", 0, "one epoch or more"),
         ("epochs", {"exactly": 1, "dropped": -1}, "0 dropped samples or more"),
-        ("finished_at", 0, "counted from 1"),
+        ("finished_at", 0, "counted from 1, and none is 0"),
         ("parameters", {"are": "identical", "within": 0.1}, "same_as_uninterrupted"),
         ("optimizer", {"are": "same_as_uninterrupted", "within": 1}, "such as 1e-6"),
         ("optimizer", {"are": "same_as_uninterrupted", "within": -0.5}, "such as 1e-6"),

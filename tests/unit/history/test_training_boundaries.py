@@ -115,6 +115,8 @@ STEPS: tuple[Row, ...] = (
      f"rank 0: {NO_GLOBAL_STEP}"),
     ("finished_at", {"at_least": 6}, lambda: stepped([5], [7]), "valid", "ended after step 7"),
     ("finished_at", {"at_least": 6}, lambda: stepped([4], [5]), "invalid", "6 or a later one"),
+    ("finished_at", {"at_least": 6}, lambda: stepped([6], []).round(2, TWO).step(2, 0, 6)
+     .step(2, 1, 8).finish(2), "valid", "all 2 ranks ended after step 8"),
     ("finished_at", 6, lambda: stepped([6], []), "valid", "all 1 ranks ended after step 6"),
     ("finished_at", 6, lambda: stepped([5], [None, 6]), "valid", ""),
     ("finished_at", 6, lambda: stepped([4], [5], finish=False), "unknown",

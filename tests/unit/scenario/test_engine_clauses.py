@@ -199,6 +199,7 @@ def test_a_file_that_nobody_may_have_seen_is_unknown_and_not_unwritten() -> None
     }
     bench = running(expect=expect)
     bench.see(FilesUnseen(reason="no more watches"))
+    bench.see(FilesUnseen(reason="and another"))
     bench.pass_time(20)
     why = "event file_written within 10s: files may have been written unseen: no more watches"
     assert bench.verdict("eventually[0]") == "unknown"

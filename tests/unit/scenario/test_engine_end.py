@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.history.events import FaultIneffective, WorkerFinished, WorkerRaised
+from elastic_harness.history.events import (
+    FaultIneffective,
+    NodeStarted,
+    ProcessExited,
+    WorkerFinished,
+    WorkerRaised,
+)
 from elastic_harness.scenario.engine.engine import RunPhase
-from elastic_harness.scenario.engine.messages import ArmHold
+from elastic_harness.scenario.engine.messages import ArmHold, LaunchersExited
+from elastic_harness.scenario.planning.planner import make_plan
 
 from pytest_elastic.errors import UsageError
 from tests.unit.scenario.bench import CRASH, Bench, running, scenario
@@ -148,6 +155,67 @@ def test_a_job_that_everybody_left_in_order_is_drained() -> None:
     assert bench.end.outcome == "drained"
 
 
+def test_a_job_that_only_some_left_in_order_has_failed() -> None:
+    """All were told to leave, and one did not end as programs do that obey."""
+    bench = running({"at": "1s", "id": "x", "leave": "all"})
+    bench.pass_time(1)
+    bench.prove("x")
+    bench.exit_launcher("n1", 0)
+    bench.exit_launcher("n2", 1)
+    bench.pass_time(0.5)
+    assert bench.end is not None
+    assert bench.end.outcome == "failed"
+
+
+def test_a_run_without_launchers_is_not_over() -> None:
+    """They are about to be started; and a fault may come to a node that has none."""
+    bench = Bench(scenario({"at": "1s", "id": "x", "crash": "n1"}, nodes=1))
+    bench.see(NodeStarted(address="10.77.0.1", incarnation=1), node="n1")
+    bench.see(ProcessExited(pid=7, role="launcher", exit_code=1), node="n1")
+    bench.pass_time(2)
+    assert bench.fired == ["x"]
+    assert not bench.is_over
+
+
+def test_a_job_of_whose_launchers_nothing_is_known_has_failed() -> None:
+    """Its cluster says that they are gone, and none was seen."""
+    bench = Bench(scenario(nodes=1))
+    bench.give(LaunchersExited(exit_codes={}))
+    assert bench.end is not None
+    assert bench.end.outcome == "failed"
+
+
+def test_nodes_are_known_with_the_launchers_that_run_there() -> None:
+    """And the names of those that are gone, so that no newcomer takes them."""
+    bench = running()
+    bench.exit_launcher("n1", 0)
+    bench.start_nodes("n3")
+    bench.stop_node("n2")
+    seen = bench.engine.run.situation(make_plan(scenario(), 1).seed)
+    assert {node.name: node.launcher is not None for node in seen.nodes} == {
+        "n1": False,
+        "n3": True,
+    }
+    assert seen.used_names == ("n1", "n2", "n3")
+
+
+def test_the_end_of_the_launcher_before_says_nothing_of_the_one_that_runs() -> None:
+    """It may be told late."""
+    bench = running({"at": "1s", "id": "x", "replace": "n2"})
+    old = bench._launchers["n2"]
+    bench.pass_time(1)
+    bench.start_nodes("n2")
+    bench.see(ProcessExited(pid=old, role="launcher", exit_code=-9), node="n2")
+    bench.prove("x")
+    bench.exit_launcher("n1", 0)
+    bench.pass_time(1.1)
+    assert not bench.is_over
+    bench.exit_launcher("n2", 0)
+    bench.pass_time(0.5)
+    assert bench.end is not None
+    assert dict(bench.end.exit_codes) == {"n1": 0, "n2": 0}
+
+
 def test_a_job_all_of_whose_launchers_were_killed_is_over_once_that_is_proven() -> None:
     """And it failed."""
     bench = running({"at": "1s", "id": "x", "kill_agent": "all"})
@@ -252,6 +320,16 @@ def test_a_running_test_adds_entries_and_clauses() -> None:
     bench.wait_for("w1", round=2, within="10s", after="crash")
     bench.form("n1", "n2")
     assert bench.verdict("w1") == "valid"
+
+
+def test_a_step_of_a_worker_that_has_done_none_is_not_past() -> None:
+    """Its first one is held when it comes."""
+    bench = Bench(scenario(), is_open=True)
+    bench.start_nodes("n1")
+    bench.form("n1")
+    bench.add(id="x", at={"step": 1, "rank": 0}, kill="rank 0")
+    bench.hold(0, 1)
+    assert bench.fired == ["x"]
 
 
 def test_a_time_that_a_running_test_gives_counts_from_when_it_is_given() -> None:

@@ -219,6 +219,7 @@ def finished_at(history: History, asked: FinishedAtParameters) -> Verdict:
         return problem
     proof: list[int] = []
     vague: list[str] = []
+    ends: list[int] = []
     for worker in (world.workers[rank] for rank in sorted(world.workers)):
         # One that resumes with everything done has nothing left to do.
         step, seq = worker.resumed_at_step, worker.resumed_seq
@@ -239,10 +240,11 @@ def finished_at(history: History, asked: FinishedAtParameters) -> Verdict:
             )
         elif not worker.finished:
             vague.append(f"rank {worker.rank} did not end by itself, after step {step}")
+        else:
+            ends.append(step)
         proof.append(seq)
     if (missing := _missing(world)) is not None:
         vague.append(missing)
     if vague:
         return unknown(vague[0], proof)
-    last_step = max(each.last_step or each.resumed_at_step or 0 for each in world.workers.values())
-    return valid(f"all {world.world_size} ranks ended after step {last_step}", proof)
+    return valid(f"all {world.world_size} ranks ended after step {max(ends)}", proof)
