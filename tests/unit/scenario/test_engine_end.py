@@ -145,26 +145,17 @@ def test_a_node_cut_off_until_the_end_does_not_count_and_one_that_heals_does() -
         assert bench.end.outcome == outcome, until
 
 
-def test_a_job_that_everybody_left_in_order_is_drained() -> None:
-    """No launcher counts, and all ended with success."""
-    bench = running({"at": "1s", "id": "x", "leave": "all"})
-    bench.pass_time(1)
-    bench.prove("x")
-    bench.end_job(0)
-    assert bench.end is not None
-    assert bench.end.outcome == "drained"
-
-
-def test_a_job_that_only_some_left_in_order_has_failed() -> None:
-    """All were told to leave, and one did not end as programs do that obey."""
+@pytest.mark.parametrize(("exit_code", "outcome"), [(0, "drained"), (1, "failed")])
+def test_a_job_that_everybody_left_in_order_is_drained(exit_code: int, outcome: str) -> None:
+    """No launcher counts, and all ended as programs do that obey; else it failed."""
     bench = running({"at": "1s", "id": "x", "leave": "all"})
     bench.pass_time(1)
     bench.prove("x")
     bench.exit_launcher("n1", 0)
-    bench.exit_launcher("n2", 1)
+    bench.exit_launcher("n2", exit_code)
     bench.pass_time(0.5)
     assert bench.end is not None
-    assert bench.end.outcome == "failed"
+    assert bench.end.outcome == outcome
 
 
 def test_a_run_without_launchers_is_not_over() -> None:
