@@ -124,25 +124,27 @@ def test_a_script_that_catches_it_and_fails_later_proves_nothing(
     assert "caught" in outcome.failed["it"], outcome
 
 
-# Rank 1 sends to rank 0 all the time, looks up the name that it is told, and opens files or not.
+# Rank 1 looks up the name that it is told, opens files or not, and sends to a node all the time, once
+# there is the file `talk` if that is its last argument.
 TALKING = """
 import os, socket, sys, threading, time
 
 probe = sys.modules["elastic_probe"]
-rank, name, opens = int(os.environ["RANK"]), sys.argv[1], sys.argv[2] == "opens"
-end = os.path.join(os.environ["ELASTIC_CHECKPOINT_DIR"], "end")
+rank, (name, opens, peer, *waits) = int(os.environ["RANK"]), sys.argv[1:]
+end, talk = (os.path.join(os.environ["ELASTIC_CHECKPOINT_DIR"], each) for each in ("end", "talk"))
 talking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 step = 0
 while not os.path.exists(end):
     step += 1
     if rank == 1:
-        talking.sendto(b"hello", ("10.77.0.1", 9))
+        if not waits or os.path.exists(talk):
+            talking.sendto(b"hello", (f"10.77.0.{peer}", 9))
         try:
             socket.getaddrinfo(name, 80)
         except OSError:
             pass
         try:
-            if opens:
+            if opens == "opens":
                 open("/dev/null").close()
         except OSError:
             pass
@@ -151,16 +153,17 @@ while not os.path.exists(end):
 """
 END: dict[str, Any] = {"run": 'touch "$ELASTIC_CHECKPOINT_DIR/end"'}
 LINK = {"from": "n2", "to": "n1"}
+QUIET = {"from": "n2", "to": "n3"}  # no launcher sends anything here: none leads the others
 OF_N1 = {"node": "n2", "of": "n1"}
 
 
 @pytest.mark.parametrize(
     ("this", "other"),
     [
-        ({"degrade": {**LINK, "loss": "0.0001%"}}, {"degrade": {**LINK, "latency": "2ms"}}),
+        ({"degrade": {**QUIET, "loss": "0.0001%"}}, {"degrade": {**QUIET, "latency": "2ms"}}),
         (
-            {"flap": {**LINK, "mode": "hold", "down": "1ms", "up": "1h"}},
-            {"degrade": {**LINK, "latency": "2ms"}},
+            {"flap": {**QUIET, "mode": "hold", "down": "1ms", "up": "1h"}},
+            {"degrade": {**QUIET, "latency": "2ms"}},
         ),
         (
             {"names": {**OF_N1, "missing": True}},
@@ -180,10 +183,13 @@ def test_what_another_fault_does_on_the_same_link_proves_nothing(
         [
             {"id": "this", **AT, **this, "optional": True},
             {"id": "other", "after": "this + 100ms", **other},
+            {"after": "other", "run": 'touch "$ELASTIC_CHECKPOINT_DIR/talk"'},
             {"after": "other + 3s", **END},
         ],
         "n3",
         "opens",
+        "3",
+        "when it may",
         nodes=3,
     )
     assert outcome.result.outcome == "succeeded", outcome
@@ -213,6 +219,7 @@ def test_faults_of_links_and_names_are_proven_by_what_they_did_themselves(
         ],
         "n1",
         "opens",
+        "1",
     )
     assert outcome.result.outcome == "succeeded", outcome
     assert not outcome.failed, outcome
@@ -235,6 +242,7 @@ def test_a_limit_on_files_is_proven_by_a_file_that_was_refused(
         ],
         "10.77.0.1",  # an address: nothing is opened for it
         opens,
+        "1",
     )
     assert outcome.result.outcome == "succeeded", outcome
     if opens == "opens":
