@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pytest_elastic.agent.agent import Agent
 from pytest_elastic.agent.console import describe_event, describe_failure, describe_outcome
 from pytest_elastic.agent.outcome import Outcome
@@ -38,7 +40,6 @@ from pytest_elastic.events.model import (
 from pytest_elastic.events.sinks import make_sink
 from pytest_elastic.file_thread import FileThread
 from pytest_elastic.loop import Loop
-from pytest_elastic.plain import as_object
 from pytest_elastic.printed import printable
 from pytest_elastic.rendezvous import ports, settings
 from pytest_elastic.rendezvous.codec import encode
@@ -499,6 +500,6 @@ class _Launch:
 
 def _plain(config: LaunchConfig) -> dict[str, object]:
     """Return the settings as JSON values, for the first event."""
-    settings = as_object(config)
+    settings: dict[str, object] = msgspec.to_builtins(config)
     settings.pop("origins")
     return settings

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from elastic_simulation.crowd import form_crowd
 from elastic_simulation.explorer import SITUATIONS, explore, play
+from elastic_simulation.plain_enums import plain_enums
 from elastic_simulation.random_faults.campaign import (
     AGENTS,
     Finding,
@@ -42,7 +43,6 @@ from elastic_simulation.random_faults.plan import (
     draw_plan,
 )
 from elastic_simulation.random_faults.plan_run import PlanRun
-from elastic_simulation.thawed import thawed
 from elastic_simulation.trace import told_again
 from pytest_elastic.errors import UsageError
 from pytest_elastic.unread import until_unread
@@ -292,7 +292,7 @@ def _chunk(job: _Job) -> tuple[Tally, float]:
     gc.freeze()
     gc.disable()
     try:
-        with thawed():
+        with plain_enums():
             tally = Tally()
             for first in range(seeds.start, seeds.stop, _STORMS_KEPT):
                 some = seeds[first - seeds.start : first - seeds.start + _STORMS_KEPT]

@@ -6,8 +6,9 @@ where the host's agent is, and the leader. Hosts look at all of them until there
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from elastic_simulation.inquiries import leader_at
 from elastic_simulation.process import Process, Surroundings
@@ -108,7 +109,7 @@ class Endpoints:
 
     def announce(self, process: Process, leader: m.LeaderAddress) -> None:
         """Publish the leader at all endpoints that are reached; tell the one published before."""
-        own = dataclasses.replace(leader_at(process), term=leader.term)
+        own = replace(leader_at(process), term=leader.term)
         for endpoint in range(len(self.names)):
             host = self._host(endpoint)
             if host is None or not self._reaches(process, host):

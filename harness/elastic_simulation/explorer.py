@@ -29,6 +29,7 @@ from elastic_simulation.random_faults.plan_run import finish_what_is_done
 from elastic_simulation.world import World, settings
 from elastic_simulation.worlds import world_class
 from pytest_elastic.rendezvous.model import Settings
+from pytest_elastic.wire import Value
 
 __all__ = ["SITUATIONS", "Exploration", "Found", "Situation", "explore", "play"]
 
@@ -383,7 +384,9 @@ def _frozen_object(value: object, seen: dict[int, int]) -> object:
     if isinstance(value, Direction):
         ends = (value.source.node.incarnation, value.target.node.incarnation)
         return (*ends, value.is_open, _frozen(value.items, seen))
-    if is_dataclass(value):
+    if isinstance(value, Value):
+        own = [(name, getattr(value, name)) for name in value.__struct_fields__]
+    elif is_dataclass(value):
         own = [(each.name, getattr(value, each.name, None)) for each in fields(value)]
     else:
         own = list(getattr(value, "__dict__", {}).items())

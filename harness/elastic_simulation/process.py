@@ -22,10 +22,11 @@ from pytest_elastic.rendezvous.follower.follower import Follower
 from pytest_elastic.rendezvous.leader.leader import Leader
 from pytest_elastic.rendezvous.messages import LeaderAddress
 from pytest_elastic.rendezvous.model import Assignment, Failure, Node, Settings
+from pytest_elastic.wire import Message
 
 __all__ = ["Direction", "Pipe", "PlayedAgent", "Process", "Surroundings"]
 
-T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 # A group of workers is forked, stopped, killed; a broken peer is noticed: seconds, as measured.
 START_S = 0.02
@@ -111,7 +112,7 @@ class Surroundings(ABC):
         """Return the process that is, or was last, behind an address."""
 
     @abstractmethod
-    def carry(self, source: Process, target: Process, message: T) -> T:
+    def carry(self, source: Process, target: Process, message: M) -> M:
         """Write down what one process says to another, and return what the other one hears."""
 
     @abstractmethod

@@ -7,8 +7,6 @@ left out.
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 
 from elastic_simulation.world import World
@@ -16,6 +14,7 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.consensus.records import Configuration, Record, Term
 from pytest_elastic.rendezvous.model import Assignment, Failure, Node
+from pytest_elastic.wire import Value, kind_of
 
 __all__ = ["QUIET", "described", "told_again"]
 
@@ -59,13 +58,13 @@ def _line(row: tuple[float, int, str, str], columns: Mapping[str, int]) -> str:
     return f"{at:9.4f}  " + " " * (_WIDTH * columns.get(name, 0)) + text
 
 
-def described(value: object, quiet: frozenset[str] = QUIET) -> str:
+def described(value: Value, quiet: frozenset[str] = QUIET) -> str:
     """Return a value as one line: its name in snake case, and its fields that are not `quiet`."""
-    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(value).__name__).lower()
+    kind = kind_of(type(value))
     fields = [
-        f"{field.name}={_shown(getattr(value, field.name))}"
-        for field in dataclasses.fields(value)  # type: ignore[arg-type]  # only dataclasses come
-        if field.name not in quiet and getattr(value, field.name) not in (None, (), "", {})
+        f"{name}={_shown(getattr(value, name))}"
+        for name in value.__struct_fields__
+        if name not in quiet and getattr(value, name) not in (None, (), "", {})
     ]
     return " ".join([kind, *fields])
 

@@ -32,10 +32,11 @@ from pytest_elastic.rendezvous.consensus.records import Term, founding_record
 from pytest_elastic.rendezvous.machine import LeaderPhase
 from pytest_elastic.rendezvous.model import Assignment, Node, Settings
 from pytest_elastic.rendezvous.settings import settings_as_values
+from pytest_elastic.wire import Message
 
 __all__ = ["World", "settings"]
 
-T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 # What comes when: the time, a number that keeps the order of equal times, what is done with what.
 _Due = tuple[float, int, Callable[..., None], tuple[object, ...]]
@@ -339,13 +340,13 @@ class World(WorldQueries):
         at = self.time if source is target else self.time + self.draw_latency_s()
         heapq.heappush(self._queue, (at, self._count, self._deliver, (direction,)))
 
-    def carry(self, source: Process, target: Process, message: T) -> T:
+    def carry(self, source: Process, target: Process, message: M) -> M:
         """Write down what one process says to another, and return what the other one hears."""
         if self._keeps_messages:
             self.sent.append((self.time, source.name, target.name, message))
         if not self._checks_wire:
             return message
-        return cast("T", codec.decode(json.loads(json.dumps(codec.encode(message)))))
+        return cast("M", codec.decode(json.loads(json.dumps(codec.encode(message)))))
 
     def draw_latency_s(self) -> float:
         """Return how long a message takes; those of one connection stay in order all the same."""

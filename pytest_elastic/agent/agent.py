@@ -11,9 +11,9 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
 
+from msgspec.structs import replace
 from typing_extensions import assert_never
 
 from pytest_elastic.agent import messages as m

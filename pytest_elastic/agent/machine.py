@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from typing_extensions import assert_never
 
@@ -31,6 +30,7 @@ from pytest_elastic.agent.worker_group import WorkerGroup
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment, Failure
+from pytest_elastic.wire import Value
 
 __all__ = ["PASSED_ON", "AgentMachine"]
 
@@ -44,8 +44,7 @@ PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _EXIT_CODES = {"succeeded": 0, "failed": 1, "refused": 2, "lost": 3}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ending:
+class _Ending(Value):
     """How the agent will exit, once no worker is left or what is left cannot be killed."""
 
     code: int

@@ -6,12 +6,10 @@ signal, the time); commands are for the driver in `agent.agent` to perform.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous.model import NOT_AVAILABLE, Assignment
 from pytest_elastic.rendezvous.ports import Notice, Request
+from pytest_elastic.wire import Value
 
 __all__ = [
     "AgentCommand",
@@ -39,15 +37,13 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noticed:
+class Noticed(Value):
     """The rendezvous said something."""
 
     notice: Notice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class Started(Value):
     """The workers of a round are running; `pids` by local rank, `start` warm or exec."""
 
     round: int
@@ -56,8 +52,7 @@ class Started:
     start_reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariableChange:
+class VariableChange(Value):
     """A warm worker changed a variable too late: it begins again, or goes on for an obstacle."""
 
     round: int
@@ -67,8 +62,7 @@ class VariableChange:
     obstacle: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerExit:
+class WorkerExit(Value):
     """A worker's leader process ended; `exit_code` negative: by that signal.
 
     The other fields are what could be found out about a failure, as in `rendezvous.model.Failure`.
@@ -84,8 +78,7 @@ class WorkerExit:
     timestamp: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupVanished:
+class GroupVanished(Value):
     """No process of the round's workers is left on this node."""
 
     round: int
@@ -93,15 +86,13 @@ class GroupVanished:
     strays: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseExpired:
+class LeaseExpired(Value):
     """The keeper killed the workers because the lease was not extended in time."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeeperGone:
+class KeeperGone(Value):
     """The keeper died; the driver has killed what was left below it.
 
     Not `has_begun`: it could not even import what the user wanted preloaded.
@@ -111,8 +102,7 @@ class KeeperGone:
     has_begun: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreReady:
+class StoreReady(Value):
     """The worker store of a round listens."""
 
     round: int
@@ -120,24 +110,21 @@ class StoreReady:
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreBroken:
+class StoreBroken(Value):
     """The worker store of a round could not be opened."""
 
     round: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalArrived:
+class SignalArrived(Value):
     """The agent was told to end (SIGTERM and its like)."""
 
     signal: int
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimePassed:
+class TimePassed(Value):
     """A moment that `wake_at` named has come."""
 
 
@@ -156,22 +143,19 @@ AgentInput = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(Value):
     """Pass a request to the rendezvous."""
 
     request: Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Value):
     """Start the workers of a round."""
 
     assignment: Assignment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
+class Signal(Value):
     """Signal the workers of the round: `to` is leaders, groups or all."""
 
     round: int
@@ -179,49 +163,43 @@ class Signal:
     to: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kill:
+class Kill(Value):
     """SIGKILL whatever is left of the round's workers."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetLease:
+class SetLease(Value):
     """Tell the keeper until when the workers may run (None: without end)."""
 
     until: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenWorkerStore:
+class OpenWorkerStore(Value):
     """Open a fresh worker store for the round; answered by StoreReady or StoreBroken."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Close:
+class Close(Value):
     """Close the worker stores of rounds before `before_round`."""
 
     before_round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emit:
+class Emit(Value):
     """State a fact."""
 
     event: Event
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exit:
+class Exit(Value):
     """End the agent. `result` is one of JobOver's; `stuck` are workers that have not ended."""
 
     code: int
     result: str
     reason: str
-    stuck: Sequence[int] = ()
+    stuck: tuple[int, ...] = ()
 
 
 AgentCommand = Ask | Start | Signal | Kill | SetLease | OpenWorkerStore | Close | Emit | Exit

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec.structs import replace
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous.model import Failure
 from pytest_elastic.rendezvous.ports import JobOver
+from pytest_elastic.wire import Value
 
 __all__ = ["Outcome"]
 
 _RESULTS = {0: "succeeded", 1: "failed", 2: "refused", 3: "lost"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Value):
     """How it ended here: `result` as in `ports.JobOver`, and why.
 
     `ranks` are those workers of this node that ended well in the last round that it took part in,

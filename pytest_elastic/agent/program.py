@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from pytest_elastic.agent.environ import worker_environ
 from pytest_elastic.agent.ranks import WorkerRanks, worker_ranks
@@ -164,7 +165,7 @@ class ProgramPlan:
         store = name_or_address(
             assignment.roster[0].host_name, assignment.store_address, _LOOK_UP_S
         )
-        assignment = dataclasses.replace(assignment, store_address=store)
+        assignment = replace(assignment, store_address=store)
         if self._plugin is not None:
             return self._placed_by_plugin(self._plugin, assignment)
         slots = len(worker_ranks(assignment))

@@ -7,15 +7,14 @@ workers of a node have consecutive ranks. Role ranks count likewise among the no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pytest_elastic.rendezvous.model import Assignment
+from pytest_elastic.wire import Value
 
 __all__ = ["WorkerRanks", "worker_ranks", "world_size"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRanks:
+class WorkerRanks(Value):
     """Where one worker stands in its round; every number as torchrun defines it."""
 
     rank: int

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from pytest_elastic.loop import Loop, Timer
-from pytest_elastic.plain import as_object
 from pytest_elastic.port_range import PortRange
 from pytest_elastic.rendezvous.ports import EndpointStore
 from pytest_elastic.workers.messages import CallStore, Order, StoreAnswered
@@ -72,7 +73,7 @@ class StoreCalls(EndpointStore):
                 self._newest_port = int(value)
             on_done(0 if error else int(value), error)
 
-        ports = as_object(self._ports) if self._ports is not None else None
+        ports = msgspec.to_builtins(self._ports) if self._ports is not None else None
         self._call("open", {"host": host, "ports": ports, "after": self._newest_port}, opened)
 
     def close(self, port: int) -> None:

@@ -15,10 +15,11 @@ whether the budget allows it are computed from them alone: so all come to the sa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from enum import Enum
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace
 from typing_extensions import assert_never
 
 from pytest_elastic.backends.bridge_vocabulary import (
@@ -152,7 +153,7 @@ class BridgeMachine:
             "size": self._size,
             "used": self._used,
             "why": self._why_ended,
-            "failure": None if self._failure is None else asdict(self._failure),
+            "failure": None if self._failure is None else msgspec.to_builtins(self._failure),
         }
         self._ask("join", entry=entry)
 
@@ -266,7 +267,7 @@ class BridgeMachine:
         self._failure = first = replace(failed.failures[0], node=own.name)
         if self._used >= self._max_restarts:
             reason = self._all_used_up(first)
-            over = {"result": "failed", "reason": reason, "failure": asdict(first)}
+            over = {"result": "failed", "reason": reason, "failure": msgspec.to_builtins(first)}
             self._ask("end", over=over)
             self._end("failed", reason)
             return

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import ports
+from pytest_elastic.wire import Value
 
 __all__ = [
     "Ask",
@@ -24,13 +24,11 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerReady:
+class HandlerReady(Value):
     """The handler has been made."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerFailed:
+class HandlerFailed(Value):
     """A call to the handler failed.
 
     `kind`: "usage" (it cannot be made), "closed", "spare" (closed, and this node was one too many),
@@ -45,24 +43,21 @@ class HandlerFailed:
     is_all_done: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Formed:
+class Formed(Value):
     """A round formed; `entries` is what its members say of themselves, by rank."""
 
     group_rank: int
     entries: Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreKnown:
+class StoreKnown(Value):
     """The worker store of the round listens at `address:port`."""
 
     address: str
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class News(Value):
     """What a look at the handler and at the round's store showed.
 
     `broken`: why a member ended the round. `over`: how a member says that the job ended.
@@ -78,8 +73,7 @@ class News:
     is_all_done: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostLost:
+class HostLost(Value):
     """The process that runs the handler is gone, or what it stands on does not answer."""
 
     reason: str
@@ -88,23 +82,20 @@ class HostLost:
 BridgeInput = HandlerReady | HandlerFailed | Formed | StoreKnown | News | HostLost | ports.Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(Value):
     """Call this of the process that runs the handler."""
 
     call: str
     arguments: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notify:
+class Notify(Value):
     """Hand this notice to the agent."""
 
     notice: ports.Notice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emit:
+class Emit(Value):
     """Write this fact down."""
 
     event: Event

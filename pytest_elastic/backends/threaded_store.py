@@ -10,10 +10,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from pytest_elastic.config import Endpoint
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.loop import Loop
-from pytest_elastic.plain import as_object
 from pytest_elastic.port_range import PortRange
 from pytest_elastic.rendezvous.ports import EndpointStore
 from pytest_elastic.workers.store import client, torch_store
@@ -24,7 +25,8 @@ __all__ = ["ThreadedStore"]
 
 def _own_address(endpoints: Sequence[tuple[str, int]], timeout_s: float) -> Mapping[str, Any]:
     places = [Endpoint(host=host, port=port) for host, port in endpoints]
-    return as_object(own_address(places, timeout_s=timeout_s))
+    found: Mapping[str, Any] = msgspec.to_builtins(own_address(places, timeout_s=timeout_s))
+    return found
 
 
 _CALLS: Mapping[str, Callable[..., Any]] = {

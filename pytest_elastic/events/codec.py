@@ -12,15 +12,14 @@ is no record at all (the last one of a process that was killed while writing) is
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeAlias
 
+import msgspec
+
 from pytest_elastic.events.model import EVENT_KINDS, Event, Record
-from pytest_elastic.plain import field_names
 from pytest_elastic.printed import without_surrogates
 
 __all__ = [
@@ -39,13 +38,12 @@ FORMAT = 1
 JsonValue: TypeAlias = Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownEvent(Event):
     """An event this version does not know: `name` is its kind on the wire, `fields` all it said."""
 
     kind: ClassVar[str] = "unknown"
     name: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 def kind_of(event: Event) -> str:
@@ -106,7 +104,7 @@ def read_records(lines: Iterable[str | bytes]) -> Iterator[Record]:
 
 def _fields_of(event: Event) -> dict[str, Any]:
     # What is in them is left as it is: steps come by the thousand.
-    return {name: getattr(event, name) for name in field_names(type(event))}
+    return {name: getattr(event, name) for name in event.__struct_fields__}
 
 
 def event_from(kind: str, fields: Mapping[str, Any]) -> Event:
@@ -114,25 +112,10 @@ def event_from(kind: str, fields: Mapping[str, Any]) -> Event:
     event_type = EVENT_KINDS.get(kind)
     if event_type is None:
         return UnknownEvent(name=kind, fields=fields)
-    values: dict[str, Any] = {}
-    for each in dataclasses.fields(event_type):
-        if each.name not in fields:
-            continue
-        value = _frozen(fields[each.name])
-        if not _fits(value, str(each.type)):
-            return UnknownEvent(name=kind, fields=fields)
-        values[each.name] = value
     try:
-        return event_type(**values)
-    except (TypeError, ValueError):
+        return msgspec.convert(fields, event_type)
+    except msgspec.ValidationError:
         return UnknownEvent(name=kind, fields=fields)
-
-
-def _frozen(value: JsonValue) -> JsonValue:
-    """Return a JSON value with its arrays as tuples, as events hold them."""
-    if isinstance(value, list):
-        return tuple(_frozen(each) for each in value)
-    return value
 
 
 def _has_escapes(line: str | bytes) -> bool:
@@ -148,35 +131,3 @@ def _as_text(value: JsonValue) -> JsonValue:
     if isinstance(value, dict):
         return {without_surrogates(key): _as_text(each) for key, each in value.items()}
     return value
-
-
-def _is_integer(value: JsonValue) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: JsonValue) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-# By annotation as it is written in the event's class; a type that is not here is taken on trust.
-_FITS: dict[str, Callable[[Any], bool]] = {
-    "int": _is_integer,
-    "float": _is_number,
-    "str": lambda value: isinstance(value, str),
-    "bool": lambda value: isinstance(value, bool),
-    "int | None": lambda value: value is None or _is_integer(value),
-    "float | None": lambda value: value is None or _is_number(value),
-    "str | None": lambda value: value is None or isinstance(value, str),
-    "tuple[int, ...]": lambda value: isinstance(value, tuple) and all(map(_is_integer, value)),
-    "tuple[str, ...]": lambda value: (
-        isinstance(value, tuple) and all(isinstance(each, str) for each in value)
-    ),
-    "Mapping[str, Any]": lambda value: isinstance(value, dict),
-    "Mapping[str, str]": lambda value: isinstance(value, dict),
-    "Mapping[str, int]": lambda value: isinstance(value, dict),
-}
-
-
-def _fits(value: JsonValue, annotation: str) -> bool:
-    fits = _FITS.get(annotation)
-    return fits is None or fits(value)

@@ -7,12 +7,12 @@ the record: comparable inside one machine only (a harness run is one machine).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
-from typing_extensions import dataclass_transform
+import msgspec
+
+from pytest_elastic.wire import Value, kind_of
 
 __all__ = [
     "EVENT_KINDS",
@@ -51,24 +51,27 @@ __all__ = [
     "WorkersReleased",
     "WorkersStarted",
     "WorkersStopped",
-    "register",
 ]
 
 EVENT_KINDS: dict[str, type[Event]] = {}
-_E = TypeVar("_E", bound="Event")
 # How a `start_reason` ends where the user's own choice has ruled a warm start out.
 EXEC_ASKED_FOR, NOT_OUR_PYTHON = "exec was asked for", "is not the launcher's own Python"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """A fact. `kind` is its name on the wire, in snake case."""
+class Event(Value, forbid_unknown_fields=False):
+    """A fact. `kind` is its name on the wire: that of its class, in snake case."""
 
-    kind: ClassVar[str] = "event"
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        """Let codecs read the class, unless it says itself what its kind is."""
+        if "kind" not in vars(cls):
+            cls.kind = kind_of(cls)
+            assert cls.kind not in EVENT_KINDS, f"two events are called {cls.kind}"
+            EVENT_KINDS[cls.kind] = cls
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(Value):
     """An event with its place and time.
 
     `source` is "agent" for what launchers state; harness records use "worker", "fault", "cluster"
@@ -83,17 +86,6 @@ class Record:
     incarnation: str = ""
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def register(cls: type[_E]) -> type[_E]:
-    """Make a class a frozen event that codecs can read: `RoundSealed` is a "round_sealed"."""
-    made: type[_E] = dataclass(frozen=True, slots=True, kw_only=True)(cls)
-    made.kind = re.sub(r"(?<!^)(?=[A-Z])", "_", made.__name__).lower()
-    assert made.kind not in EVENT_KINDS, f"two events are called {made.kind}"
-    EVENT_KINDS[made.kind] = made
-    return made
-
-
-@register
 class ConfigResolved(Event):
     """The first event of an agent: every setting in force and where it came from."""
 
@@ -101,7 +93,6 @@ class ConfigResolved(Event):
     origins: Mapping[str, str]
 
 
-@register
 class AgentStarted(Event):
     """An agent is up and listens at `address:port`, a first guess where no name was known yet."""
 
@@ -111,7 +102,6 @@ class AgentStarted(Event):
     slots: int
 
 
-@register
 class AgentMoved(Event):
     """An agent listens at another address, as it found its way to where nodes meet."""
 
@@ -119,7 +109,6 @@ class AgentMoved(Event):
     port: int
 
 
-@register
 class CoordinatorStarted(Event):
     """This agent hosts the endpoint's store and runs the coordinator of `term`."""
 
@@ -130,7 +119,6 @@ class CoordinatorStarted(Event):
     reason: str
 
 
-@register
 class QuorumChosen(Event):
     """What happens if the coordinator's node is lost: `quorum` as in the settings, and why."""
 
@@ -138,7 +126,6 @@ class QuorumChosen(Event):
     reason: str
 
 
-@register
 class EndpointsReached(Event):
     """Which of several endpoints this node reaches, and which not, with the reason for each."""
 
@@ -146,7 +133,6 @@ class EndpointsReached(Event):
     missing: Mapping[str, str]
 
 
-@register
 class FirstRoundDelayed(Event):
     """Enough nodes are ready, and the job may be running already; `reason`: what is known of it."""
 
@@ -154,7 +140,6 @@ class FirstRoundDelayed(Event):
     reason: str = ""
 
 
-@register
 class StillWaiting(Event):
     """This node has waited for `waited_s`, for `limit_s` at most, to take part; told seldom.
 
@@ -174,7 +159,6 @@ class StillWaiting(Event):
     ready: tuple[str, ...] = ()
 
 
-@register
 class CoordinatorSteppedDown(Event):
     """The coordinator of `term` decides no more: it lost its majority, or left and handed over."""
 
@@ -182,7 +166,6 @@ class CoordinatorSteppedDown(Event):
     reason: str
 
 
-@register
 class QuorumMissed(Event):
     """This node lost the coordinator and could reach only so many of the members that have a say.
 
@@ -194,7 +177,6 @@ class QuorumMissed(Event):
     reason: str
 
 
-@register
 class MemberJoined(Event):
     """The coordinator admitted a node to the waiting ones (it is in no round yet)."""
 
@@ -203,7 +185,6 @@ class MemberJoined(Event):
     slots: int
 
 
-@register
 class NodeSpared(Event):
     """A round was sealed without this node, for that reason: it waits as a spare."""
 
@@ -211,7 +192,6 @@ class NodeSpared(Event):
     reason: str = ""
 
 
-@register
 class PeersUnreached(Event):
     """A node dialled other nodes and did not reach these: `unreached` says how for each name."""
 
@@ -219,7 +199,6 @@ class PeersUnreached(Event):
     unreached: Mapping[str, str]
 
 
-@register
 class RoundSealed(Event):
     """The coordinator fixed a membership; `roster` is node names in rank order."""
 
@@ -231,7 +210,6 @@ class RoundSealed(Event):
     reason: str
 
 
-@register
 class RoundCommitted(Event):
     """A member was told to start the workers of a round."""
 
@@ -245,7 +223,6 @@ class RoundCommitted(Event):
     master_port: int
 
 
-@register
 class WorkersStarted(Event):
     """All workers of a node started; `pids` and `ranks` by local rank, `start` is warm or exec."""
 
@@ -256,7 +233,6 @@ class WorkersStarted(Event):
     start_reason: str
 
 
-@register
 class VariableChanged(Event):
     """A warm worker changed a variable that its interpreter had read already.
 
@@ -272,7 +248,6 @@ class VariableChanged(Event):
     obstacle: str = ""
 
 
-@register
 class WorkerExited(Event):
     """A worker's leader process ended.
 
@@ -292,7 +267,6 @@ class WorkerExited(Event):
     traceback: str = ""
 
 
-@register
 class StopOrdered(Event):
     """The coordinator ended a round: this node stops its workers."""
 
@@ -300,7 +274,6 @@ class StopOrdered(Event):
     reason: str
 
 
-@register
 class WorkersStopped(Event):
     """No process of the round's workers is left on this node.
 
@@ -314,7 +287,6 @@ class WorkersStopped(Event):
     strays: tuple[str, ...] = ()
 
 
-@register
 class WorkersHeld(Event):
     """Workers were stopped by SIGSTOP while it is unclear whether their round still stands."""
 
@@ -322,14 +294,12 @@ class WorkersHeld(Event):
     reason: str
 
 
-@register
 class WorkersReleased(Event):
     """Held workers were continued: their round still stands."""
 
     round: int
 
 
-@register
 class LeaseLost(Event):
     """The node's lease ran out and its workers were killed (fenced)."""
 
@@ -337,7 +307,6 @@ class LeaseLost(Event):
     reason: str
 
 
-@register
 class DrainStarted(Event):
     """A node leaves on purpose, after its workers have had `grace_s`."""
 
@@ -345,7 +314,6 @@ class DrainStarted(Event):
     grace_s: float
 
 
-@register
 class StrangerTurnedAway(Event):
     """A connection to this agent's port spoke as no agent of this job does, and was ended."""
 
@@ -353,7 +321,6 @@ class StrangerTurnedAway(Event):
     reason: str
 
 
-@register
 class MemberLeft(Event):
     """The coordinator let a draining member go."""
 
@@ -361,7 +328,6 @@ class MemberLeft(Event):
     reason: str
 
 
-@register
 class MemberLost(Event):
     """The coordinator gave a member up; `cause` is tombstone, refused, silent or evicted."""
 
@@ -370,7 +336,6 @@ class MemberLost(Event):
     detail: str
 
 
-@register
 class RoundEnded(Event):
     """A round is over: why, and whether it was charged to the restart budget."""
 
@@ -380,7 +345,6 @@ class RoundEnded(Event):
     restarts_used: int
 
 
-@register
 class JobEnding(Event):
     """The coordinator decided how the job ends; `result` is succeeded or failed."""
 
@@ -388,16 +352,14 @@ class JobEnding(Event):
     reason: str
 
 
-@register
 class JobEnded(Event):
     """A node learned how the job ended; `first_failure` is the same on every node."""
 
     result: str
     reason: str
-    first_failure: Mapping[str, Any] = field(default_factory=dict)
+    first_failure: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-@register
 class AgentExited(Event):
     """The last event of an agent; `stuck` are processes that SIGKILL has not ended."""
 

@@ -7,7 +7,6 @@ there.
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import json
 import os
 import pickle
@@ -18,9 +17,10 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
+
 from pytest_elastic.agent.outcome import Outcome
 from pytest_elastic.errors import ElasticError, InternalError
-from pytest_elastic.rendezvous.model import Failure
 from pytest_elastic.whole_file import replace_file
 
 __all__ = ["CONFIG_FILE", "main", "read_outcome"]
@@ -35,15 +35,13 @@ def read_outcome(folder: str) -> Outcome | None:
     """Return what the process left in the folder, or None if it did not come to that."""
     try:
         with open(os.path.join(folder, _OUTCOME_FILE), encoding="utf-8") as file:
-            fields = json.load(file)
+            return msgspec.convert(json.load(file), Outcome)
     except FileNotFoundError:
         return None
-    failure = fields.pop("first_failure")
-    return Outcome(**fields, first_failure=None if failure is None else Failure(**failure))
 
 
 def _write_outcome(folder: str, outcome: Outcome) -> None:
-    text = json.dumps(dataclasses.asdict(outcome))
+    text = json.dumps(msgspec.to_builtins(outcome))
     replace_file(os.path.join(folder, _OUTCOME_FILE), text)
 
 

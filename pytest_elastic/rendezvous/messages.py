@@ -6,12 +6,12 @@ requests (`ports`), passed on as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.consensus.records import Record, Term
 from pytest_elastic.rendezvous.model import Node
+from pytest_elastic.wire import Float, Integer, Message, Value
 
 __all__ = [
     "AppendRecord",
@@ -38,23 +38,21 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class Heartbeat(Message):
     """Beat `count` of a side; `echo` is the newest of the other side's that this one grants (R6).
 
     Count 0 is an answer, and is not answered. `lease_s`: for how long, if less than a lease.
     """
 
-    count: int
-    echo: int
-    lease_s: float | None = None
+    count: Integer
+    echo: Integer
+    lease_s: Float | None = None
 
 
 # --- reports: follower to leader -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinRequest:
+class JoinRequest(Message):
     """The first message on a connection: who I am, what I was told to do, what I still have.
 
     `resumes_round` is the round that this node still stands by, 0 for none; `term`, `number` (of a
@@ -64,28 +62,26 @@ class JoinRequest:
 
     run_id: str
     node: Node
-    settings: Mapping[str, float | str]
-    resumes_round: int
+    settings: Mapping[str, Float | str]
+    resumes_round: Integer
     term: Term
-    number: int
-    restarts_used: int
+    number: Integer
+    restarts_used: Integer
     meant_for: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordAccepted:
+class RecordAccepted(Message):
     """This voter, or member, has accepted the record of that number."""
 
     term: Term
-    number: int
+    number: Integer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeersDialled:
+class PeersDialled(Message):
     """Every node in `DialPeers` was dialled; `unreached` says how each failed dial ended (R13)."""
 
     term: Term
-    number: int
+    number: Integer
     unreached: Mapping[str, str]
 
 
@@ -106,8 +102,7 @@ Report = (
 # --- orders: leader to follower ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinAccepted:
+class JoinAccepted(Message):
     """You are a member, under this name; `resumed`: your round stands, and is still yours.
 
     `is_over`: the job is, and its end follows; `is_founding`: it has no round yet. `number` is that
@@ -121,22 +116,20 @@ class JoinAccepted:
     resumed: bool
     is_over: bool
     is_founding: bool
-    number: int
-    lease_s: float | None
+    number: Integer
+    lease_s: Float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DialPeers:
+class DialPeers(Message):
     """Dial these nodes and report the unreachable ones (R13). Replaces an earlier order."""
 
     term: Term
-    number: int
-    peers: Sequence[Node]
-    answer_within_s: float
+    number: Integer
+    peers: tuple[Node, ...]
+    answer_within_s: Float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendRecord:
+class AppendRecord(Message):
     """Accept this record, which follows `base`, a decided one (AppendEntries)."""
 
     term: Term
@@ -144,44 +137,40 @@ class AppendRecord:
     base: Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordDecided:
+class RecordDecided(Message):
     """The record is decided. With a store, the round that it made is started: start its workers.
 
     Of the end of the job, `unaware` (incarnations) may still come and ask.
     """
 
     term: Term
-    number: int
+    number: Integer
     store_address: str = ""
-    store_port: int = 0
-    unaware: Sequence[str] = ()
+    store_port: Integer = 0
+    unaware: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopRound:
+class StopRound(Message):
     """The round is over: stop its workers, and say when they are gone."""
 
     term: Term
-    round: int
-    grace_s: float
+    round: Integer
+    grace_s: Float
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standby:
+class Standby(Message):
     """A round goes on without you, for this reason; `roster` can be asked for the leader."""
 
     term: Term
-    number: int
-    round: int
+    number: Integer
+    round: Integer
     reason: str
-    restarts_used: int
-    roster: Sequence[Node]
+    restarts_used: Integer
+    roster: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dismissed:
+class Dismissed(Message):
     """You are no member: for good (you were refused, or have left), or until you ask again.
 
     Then your round goes on without you, as you were too slow or silent: kill its workers first.
@@ -192,8 +181,7 @@ class Dismissed:
     is_final: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderResigned:
+class LeaderResigned(Message):
     """I lead no more. `successor` (an incarnation) is to stand at once (TimeoutNow); `left`: I go.
 
     `higher` is the counter of a term that another node has promised, 0 for none.
@@ -203,7 +191,7 @@ class LeaderResigned:
     reason: str
     left: bool = False
     successor: str = ""
-    higher: int = 0
+    higher: Integer = 0
 
 
 Order = (
@@ -223,15 +211,14 @@ Order = (
 # --- asked of an agent's listening port ----------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderAddress:
+class LeaderAddress(Value):
     """Where the leader of a term is. `is_founding`: nothing is decided there: it may give way."""
 
     term: Term
     name: str
     incarnation: str
     address: str
-    port: int
+    port: Integer
     is_founding: bool = False
 
     def goes_before(self, other: LeaderAddress) -> bool:
@@ -241,15 +228,13 @@ class LeaderAddress:
         return self.term > other.term
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusRequest:
+class StatusRequest(Message):
     """Asks a node of this run which one it is, and what it knows of the job."""
 
     run_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusAnswer:
+class StatusAnswer(Message):
     """Which node is behind a port. A tombstone's keeper answers for an agent that has ended.
 
     `leader`: the one it follows, if it is in contact; `ended`: the decided end, if it knows that,
@@ -262,12 +247,11 @@ class StatusAnswer:
     leader: LeaderAddress | None = None
     ended: Record | None = None
     has_end: bool = False
-    number: int = 0
-    restarts_used: int = 0
+    number: Integer = 0
+    restarts_used: Integer = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteRequest:
+class VoteRequest(Message):
     """Asks for a vote; of a pre-vote, nothing is promised (Raft thesis, 9.6)."""
 
     run_id: str
@@ -275,8 +259,7 @@ class VoteRequest:
     is_pre_vote: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteAnswer:
+class VoteAnswer(Message):
     """What a voter says, and what it knows, whether it grants its vote or not.
 
     `record` is the newest one that it has accepted, `base` the newest decided one below it, and
@@ -292,16 +275,15 @@ class VoteAnswer:
     record: Record | None
     base: Record | None
     started: RecordDecided | None
-    number: int
-    restarts_used: int
-    contact_age_s: float | None
-    patience_s: float
+    number: Integer
+    restarts_used: Integer
+    contact_age_s: Float | None
+    patience_s: Float
     leader: LeaderAddress | None
-    up_s: float = 0.0
+    up_s: Float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderAnnounced:
+class LeaderAnnounced(Message):
     """Announces the leader to a node of this run; needs no answer."""
 
     run_id: str

@@ -9,15 +9,16 @@ of their numbers, which are an order and not ranks: gaps are allowed.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 import signal
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from pytest_elastic.errors import UsageError
+from pytest_elastic.wire import Integer, Value
 
 __all__ = [
     "NOT_AVAILABLE",
@@ -33,8 +34,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Value, kw_only=True):
     """One agent as the others know it; its index in a roster is its group rank.
 
     `incarnation` is unique for each start of an agent; a node is the same only if name *and*
@@ -48,16 +48,16 @@ class Node:
     name: str
     incarnation: str
     address: str
-    port: int = 0
-    slots: int
-    pinned: int | None = None
+    port: Integer = 0
+    slots: Integer
+    pinned: Integer | None = None
     is_name_explicit: bool = False
     role: str = "default"
     host_name: str = ""
 
     def named(self, name: str) -> Node:
         """Return the node under a name."""
-        return self if name == self.name else dataclasses.replace(self, name=name)
+        return self if name == self.name else replace(self, name=name)
 
 
 def has_beats(lease_s: float, beat_interval_s: float, beats: int) -> bool:
@@ -65,8 +65,7 @@ def has_beats(lease_s: float, beat_interval_s: float, beats: int) -> bool:
     return lease_s >= beats * beat_interval_s * (1 - 1e-9)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Value):
     """What all nodes of a job must agree on; compared by digest when they meet (R14).
 
     All durations in seconds. `beat_interval_s` and `lease_s`: see R6. `last_call_s`: how long a
@@ -150,8 +149,7 @@ class Settings:
 NOT_AVAILABLE = "<N/A>"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Value):
     """One worker's failure, as the job-wide summary names it.
 
     `order` is given by the leader in the order in which failures reached it; the smallest of a
@@ -162,15 +160,15 @@ class Failure:
     """
 
     node: str
-    rank: int
-    local_rank: int
-    pid: int
-    exit_code: int
+    rank: Integer
+    local_rank: Integer
+    pid: Integer
+    exit_code: Integer
     message: str = ""
     traceback: str = ""
-    round: int = 0
+    round: Integer = 0
     error_file: str = NOT_AVAILABLE
-    timestamp: int = 0
+    timestamp: Integer = 0
 
     @property
     def exitcode(self) -> int:
@@ -199,8 +197,7 @@ class Failure:
         return f"signal {-self.exit_code}" if name == NOT_AVAILABLE else name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(Value):
     """Everything a member needs to start its workers of a round.
 
     `restart_count` is the job-wide number of restarts used, the same on every rank (R3).
@@ -209,13 +206,13 @@ class Assignment:
 
     round: int
     term: int
-    roster: Sequence[Node]
+    roster: tuple[Node, ...]
     group_rank: int
     restart_count: int
     max_restarts: int
     store_address: str
     store_port: int
-    spares: Sequence[str] = field(default=())
+    spares: tuple[str, ...] = ()
 
 
 _DIGITS = re.compile(r"(\d+)")

@@ -9,11 +9,11 @@ implements `Rendezvous`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_elastic.config import Endpoint
 from pytest_elastic.rendezvous.model import Assignment, Failure
+from pytest_elastic.wire import Float, Integer, Message
 
 __all__ = [
     "STORE_S",
@@ -40,55 +40,49 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreOpened:
+class StoreOpened(Message):
     """The worker store asked for by `OpenStore` listens at `address:port`."""
 
-    round: int
+    round: Integer
     address: str
-    port: int
+    port: Integer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreFailed:
+class StoreFailed(Message):
     """The worker store asked for by `OpenStore` could not be opened."""
 
-    round: int
+    round: Integer
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSucceeded:
+class GroupSucceeded(Message):
     """All workers of this node ended with status 0."""
 
-    round: int
+    round: Integer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFailed:
+class GroupFailed(Message):
     """At least one worker of this node failed on its own account; its siblings may still run.
 
     `is_lease_over`: not on its own account, but killed by the keeper, whose deadline passed. The
     node gives its round up, as if it had been the first to notice.
     """
 
-    round: int
-    failures: Sequence[Failure]
+    round: Integer
+    failures: tuple[Failure, ...]
     is_lease_over: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkersGone:
+class WorkersGone(Message):
     """No process of this round is left here: the node can be in the next round.
 
     Sent after a `StopWorkers`, a `Fence`, or as the last word of a drain.
     """
 
-    round: int
+    round: Integer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainRequested:
+class DrainRequested(Message):
     """This node wants to leave; its workers get at most `grace_s` seconds (R4).
 
     The agent follows with `WorkersGone` when they are gone; without a running round it may leave at
@@ -96,29 +90,26 @@ class DrainRequested:
     """
 
     reason: str
-    grace_s: float
+    grace_s: Float
 
 
 Request = StoreOpened | StoreFailed | GroupSucceeded | GroupFailed | WorkersGone | DrainRequested
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenStore:
+class OpenStore(Message):
     """This node has group rank 0 of the round that is proposed: open a fresh worker store (R8)."""
 
     round: int
     world_size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartWorkers:
+class StartWorkers(Message):
     """The round is decided: start its workers now."""
 
     assignment: Assignment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopWorkers:
+class StopWorkers(Message):
     """The round is over: stop the workers within `grace_s` (leader, then group, then kill)."""
 
     round: int
@@ -126,23 +117,20 @@ class StopWorkers:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldWorkers:
+class HoldWorkers(Message):
     """Contact is lost: SIGSTOP the workers at once, until released or told to kill (R5)."""
 
     round: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseWorkers:
+class ReleaseWorkers(Message):
     """Contact is back and the round stands: SIGCONT."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseExtended:
+class LeaseExtended(Message):
     """The node's lease holds until `until` (this machine's CLOCK_BOOTTIME); None: no lease needed.
 
     To be handed to the keeper, which kills the workers by itself when it passes (R6).
@@ -151,31 +139,27 @@ class LeaseExtended:
     until: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fence:
+class Fence(Message):
     """The round may go on without us: kill all workers now, no grace."""
 
     round: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spared:
+class Spared(Message):
     """The node is a spare of this round: it waits for a place (R7)."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerDraining:
+class PeerDraining(Message):
     """Another member is leaving (R4); told to everyone so that logs and workers can know."""
 
     node: str
-    grace_s: float
+    grace_s: Float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOver:
+class JobOver(Message):
     """The last notice: nothing follows it.
 
     `result`: "succeeded", "failed" (budget used up; `first_failure` says why), "drained" (this node

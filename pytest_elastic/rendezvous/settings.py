@@ -6,7 +6,6 @@ way, and say the same of it here: a setting that the machines learn is added in 
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -107,7 +106,7 @@ def settings_of(
     )
 
 
-_SETTINGS = tuple(field.name for field in dataclasses.fields(Settings))
+_SETTINGS = Settings.__struct_fields__
 _values_of = operator.attrgetter(*_SETTINGS)
 # What a user says to give each setting its value; what is not here is a setting of --rdzv-conf.
 _NODES = "--nnodes"

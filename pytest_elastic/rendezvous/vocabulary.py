@@ -19,7 +19,6 @@ The rules for a driver, of whatever kind (over sockets, the simulator's, a test'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from pytest_elastic.events.model import Event
@@ -37,6 +36,7 @@ from pytest_elastic.rendezvous.messages import (
     VoteRequest,
 )
 from pytest_elastic.rendezvous.model import Node
+from pytest_elastic.wire import Value
 
 __all__ = [
     "AskVote",
@@ -101,20 +101,17 @@ class Outcome(Enum):
 # --- both machines --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimePassed:
+class TimePassed(Value):
     """The time of `wake_at()` has come."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emit:
+class Emit(Value):
     """Write this fact down."""
 
     event: Event
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class Probe(Value):
     """Dial an agent, a suspect's (R5) or a neighbour's (R13), and ask for its incarnation.
 
     Answered by `ProbeAnswered` within `answer_within_s`, whatever happens.
@@ -124,8 +121,7 @@ class Probe:
     answer_within_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeAnswered:
+class ProbeAnswered(Value):
     """What dialling the agent of an incarnation showed.
 
     `newest_round`, `restarts_used`: what it has heard of, if it is alive; `is_ending`: it has
@@ -139,8 +135,7 @@ class ProbeAnswered:
     is_ending: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendTo:
+class SendTo(Value):
     """Send this to a connection that others made; if it has just ended, drop it.
 
     Orders of the leader, answers of the follower to questions.
@@ -153,21 +148,18 @@ class SendTo:
 # --- inputs of the follower (besides the agent's requests of `ports`) -----------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Value):
     """Begin to look for the job; the first input, handed in once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class Moved(Value):
     """This node listens somewhere else from here on; only before it asks to join (R14)."""
 
     address: str
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bootstrap:
+class Bootstrap(Value):
     """This node hosts an endpoint: it may found the job, with the voters of `base`, the hosts.
 
     `mark`: what its machine remembers of the job that was here before. `seat`: with several
@@ -180,42 +172,36 @@ class Bootstrap:
     seat: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderFound:
+class LeaderFound(Value):
     """The registry names this leader; `is_here`: it runs in this process."""
 
     leader: LeaderAddress
     is_here: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderNotFound:
+class LeaderNotFound(Value):
     """The store could not be asked, or knows no leader."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderHeard:
+class LeaderHeard(Value):
     """The leader, as it announced itself, or as a node named it that follows it."""
 
     leader: LeaderAddress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndHeard:
+class EndHeard(Value):
     """A peer that was asked has reported how the job ended."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connected:
+class Connected(Value):
     """The connection asked for by `Dial` is up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DialFailed:
+class DialFailed(Value):
     """The connection asked for by `Dial` could not be made.
 
     `outcome` is TOMBSTONE only when the leader's own keeper said that its agent has ended:
@@ -226,30 +212,26 @@ class DialFailed:
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionLost:
+class ConnectionLost(Value):
     """The connection ended, or carried something that is not our protocol."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageReceived:
+class MessageReceived(Value):
     """The leader said something, or its keeper that its agent has ended."""
 
     message: Order | Answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Value):
     """A peer asks at our listening port; `connection` is where the answer goes."""
 
     connection: int
     question: VoteRequest | StatusRequest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteAnswered:
+class VoteAnswered(Value):
     """What `AskVote` brought; None: no answer."""
 
     incarnation: str
@@ -280,20 +262,17 @@ FollowerInput = (
 # --- commands of the follower ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notify:
+class Notify(Value):
     """Hand this notice to the agent. After `JobOver` the machine answers questions at most."""
 
     notice: ports.Notice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Released:
+class Released(Value):
     """After `JobOver`: no other node needs this node's answers any more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindLeader:
+class FindLeader(Value):
     """Look the leader up in the endpoint's store (again), and ask `peers` for it.
 
     Answered by `LeaderFound` or `LeaderNotFound` within `answer_within_s`. A leader that a peer
@@ -304,8 +283,7 @@ class FindLeader:
     peers: Sequence[Node] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dial:
+class Dial(Value):
     """Connect to the leader; gives up any earlier connection.
 
     Answered by `Connected` or `DialFailed` within `answer_within_s`.
@@ -316,20 +294,17 @@ class Dial:
     answer_within_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
+class Send(Value):
     """Send this on the connection; if it has just ended, drop it: `ConnectionLost` follows."""
 
     message: Report
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hangup:
+class Hangup(Value):
     """End the connection (after what was sent has left), or the dialling of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskVote:
+class AskVote(Value):
     """Ask an agent for its vote, over a short connection; answered by `VoteAnswered`."""
 
     node: Node
@@ -337,8 +312,7 @@ class AskVote:
     answer_within_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandOver:
+class HandOver(Value):
     """This node has left, without a word to a leader here if there is one: that goes, too.
 
     It is an input of that leader as well.
@@ -347,8 +321,7 @@ class HandOver:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lead:
+class Lead(Value):
     """This node was elected: run the leader, with what was recovered, and announce it."""
 
     recovered: Recovered
@@ -373,8 +346,7 @@ FollowerCommand = (
 # --- inputs of the leader -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerMessage:
+class PeerMessage(Value):
     """A peer sent a message; the first one of a connection id introduces it.
 
     The driver closes connections that say nothing for `Settings.lease_s`.
@@ -384,23 +356,20 @@ class PeerMessage:
     message: Report
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerLost:
+class PeerLost(Value):
     """A connection ended that the machine did not end itself. Ids are never used twice."""
 
     connection: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseExtended:
+class LeaseExtended(Value):
     """The key outside that names this leader is granted until then (`key_holder`)."""
 
     until: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordWritten:
+class RecordWritten(Value):
     """The record of that number is written down."""
 
     number: int
@@ -414,15 +383,13 @@ LeaderInput = _Peers | _Rights | TimePassed
 # --- commands of the leader -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disconnect:
+class Disconnect(Value):
     """End a connection, after what was sent to it has left; no `PeerLost` follows."""
 
     connection: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class Finished(Value):
     """This leader waits for no other node any more (R10): the agent may go. Said once.
 
     `result` is the job's. The agent that hosts the leader stays until this is said and its own
@@ -432,15 +399,13 @@ class Finished:
     result: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SteppedDown:
+class SteppedDown(Value):
     """This leader leads no more (R11): its last command. Members were told, and go on."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRecord:
+class WriteRecord(Value):
     """Write this record down while the key is ours: that decides it. `decided` tells its store."""
 
     record: Record

@@ -7,11 +7,12 @@ Orders go from the agent to the keeper, reports come back. Both are frozen datac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
+
+import msgspec
 
 from pytest_elastic.errors import InternalError
-from pytest_elastic.plain import as_object
+from pytest_elastic.wire import Message
 from pytest_elastic.workers.spec import WorkerSpec
 
 __all__ = [
@@ -38,55 +39,46 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartGroup:
+class StartGroup(Message):
     """Start the workers of a round; refused (InternalError) while another group has processes.
 
     `start` is "auto" (warm where it cannot be told from a fresh interpreter) or "exec".
     """
 
-    kind: ClassVar[str] = "start_group"
     round: int
     workers: Sequence[WorkerSpec]
     start: str = "auto"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalGroup:
+class SignalGroup(Message):
     """Send `signal` to the processes of a round.
 
     `to` is "leaders" (each worker's first process only), "groups" (each worker's process group),
     or "all" (every descendant, setsid'd ones included).
     """
 
-    kind: ClassVar[str] = "signal_group"
     round: int
     signal: int
     to: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KillGroup:
+class KillGroup(Message):
     """SIGKILL every process of the group, descendants included, until none is left."""
 
-    kind: ClassVar[str] = "kill_group"
     round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtendLease:
+class ExtendLease(Message):
     """Have the group dead at `until` (CLOCK_BOOTTIME seconds) unless extended; None: no deadline.
 
     The keeper begins to kill its own margin (`KeeperSettings.kill_margin_s`) before that. A group
     that is to be started after its lease has run out is not started.
     """
 
-    kind: ClassVar[str] = "extend_lease"
     until: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallStore:
+class CallStore(Message):
     """Ask the node's store service for something; answered by `StoreAnswered` with the same id.
 
     `call` is one of: "wake" {} (be ready to answer at once), "host_endpoint" {host, port,
@@ -99,14 +91,12 @@ class CallStore:
     `timeout_s` in seconds. Blocking torch calls happen in that process only.
     """
 
-    kind: ClassVar[str] = "call_store"
     id: int
     call: str
     arguments: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepListener:
+class KeepListener(Message):
     """Keep the agent's listening socket, which comes with this message as its only descriptor.
 
     While the agent lives the keeper accepts nothing. When it is dead, and its workers too, each
@@ -114,13 +104,11 @@ class KeepListener:
     hexadecimal digits) if there is one.
     """
 
-    kind: ClassVar[str] = "keep_listener"
     answer: Mapping[str, Any]
     key: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InheritFolder:
+class InheritFolder(Message):
     """Remove the folder `path`, which the agent has made for itself, if the agent dies.
 
     Last of all, when its workers are gone and no question is answered any more: a disk that does
@@ -128,18 +116,14 @@ class InheritFolder:
     itself.
     """
 
-    kind: ClassVar[str] = "inherit_folder"
     path: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dismiss:
+class Dismiss(Message):
     """The agent ends on purpose: kill what is left, end the store service, and exit at once.
 
     No tombstone is shown. The agent learns of the end by its channel's.
     """
-
-    kind: ClassVar[str] = "dismiss"
 
 
 Order = (
@@ -154,39 +138,33 @@ Order = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeeperReady:
+class KeeperReady(Message):
     """The keeper serves. `is_warm` says whether it can start warm workers; `reason` why not."""
 
-    kind: ClassVar[str] = "keeper_ready"
     pid: int
     is_warm: bool
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkersRunning:
+class WorkersRunning(Message):
     """All workers of a round run; `pids` by local rank; `start` is warm or exec, and why.
 
     Not reported when one of them could not be started: its `WorkerEnded` says so. Of workers that
     are told to end before all run, it may come after the end of some.
     """
 
-    kind: ClassVar[str] = "workers_running"
     round: int
     pids: Sequence[int]
     start: str
     start_reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariableChanged:
+class VariableChanged(Message):
     """A warm worker changed `variable`, which its interpreter had read already.
 
     It began again, as the same process in a fresh interpreter; or goes on, because of `obstacle`.
     """
 
-    kind: ClassVar[str] = "variable_changed"
     round: int
     local_rank: int
     pid: int
@@ -194,15 +172,13 @@ class VariableChanged:
     obstacle: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerEnded:
+class WorkerEnded(Message):
     """A worker's leader process ended with `exit_code` (negative: killed by that signal).
 
     `was_out_of_memory`: SIGKILL by the kernel's out-of-memory killer, as far as that can be known.
     A worker that could not be started at all is reported with `start_error`.
     """
 
-    kind: ClassVar[str] = "worker_ended"
     round: int
     local_rank: int
     pid: int
@@ -211,8 +187,7 @@ class WorkerEnded:
     start_error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupGone:
+class GroupGone(Message):
     """No process of the round is left: not a leader, not a child, not a setsid'd grandchild.
 
     Reported once by itself, and again in answer to a `KillGroup` for a round that is gone.
@@ -220,35 +195,28 @@ class GroupGone:
     every worker of the group had left behind when it ended well, and that the keeper had to end.
     """
 
-    kind: ClassVar[str] = "group_gone"
     round: int
     killed: Sequence[int] = ()
     strays: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseRanOut:
+class LeaseRanOut(Message):
     """The keeper killed the group because the lease was not extended in time."""
 
-    kind: ClassVar[str] = "lease_ran_out"
     round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreAnswered:
+class StoreAnswered(Message):
     """The outcome of a `CallStore`: `value` on success, else `error` says what went wrong."""
 
-    kind: ClassVar[str] = "store_answered"
     id: int
     value: Any = None  # a JSON value
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreServiceLost:
+class StoreServiceLost(Message):
     """The store service died, and every store it hosted with it; the next call starts another."""
 
-    kind: ClassVar[str] = "store_service_lost"
     reason: str
 
 
@@ -263,43 +231,17 @@ Report = (
     | StoreServiceLost
 )
 
-_KINDS: dict[str, type[Order | Report]] = {
-    message.kind: message
-    for message in (
-        StartGroup,
-        SignalGroup,
-        KillGroup,
-        ExtendLease,
-        CallStore,
-        KeepListener,
-        InheritFolder,
-        Dismiss,
-        KeeperReady,
-        WorkersRunning,
-        VariableChanged,
-        WorkerEnded,
-        GroupGone,
-        LeaseRanOut,
-        StoreAnswered,
-        StoreServiceLost,
-    )
-}
-
 
 def encode(message: Order | Report) -> dict[str, Any]:
     """Return the message as a JSON object."""
-    return {"kind": message.kind, **as_object(message)}
+    fields: dict[str, Any] = msgspec.to_builtins(message)
+    return fields
 
 
 def decode(fields: Mapping[str, Any]) -> Order | Report:
     """Return the message a JSON object stands for; raises InternalError for anything else."""
-    values = dict(fields)
-    message_type = _KINDS.get(values.pop("kind", ""))
-    if message_type is None:
-        raise InternalError(f"agent and keeper exchanged an unknown message: {fields!r:.200}")
-    if message_type is StartGroup:
-        values["workers"] = tuple(WorkerSpec(**worker) for worker in values["workers"])
     try:
-        return message_type(**values)
-    except TypeError as error:
+        message: Order | Report = msgspec.convert(fields, Order | Report)
+    except msgspec.ValidationError as error:
         raise InternalError(f"agent and keeper disagree about a message: {error}") from error
+    return message

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from pytest_elastic.wire import Value
 
 __all__ = ["WorkerSpec"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSpec:
+class WorkerSpec(Value):
     """One worker process.
 
     `command` is everything: `[python, "-u", "train.py", "--steps=3"]` or a binary with its

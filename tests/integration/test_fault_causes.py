@@ -124,8 +124,8 @@ def test_a_script_that_catches_it_and_fails_later_proves_nothing(
     assert "caught" in outcome.failed["it"], outcome
 
 
-# Rank 1 looks up the name that it is told, opens files or not, and sends to a node all the time, once
-# there is the file `talk` if that is its last argument.
+# Rank 1 looks up the name that it is told, opens files or not, and sends to a node all the time;
+# with another argument, once there is the file `talk`.
 TALKING = """
 import os, socket, sys, threading, time
 

@@ -9,16 +9,17 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.codec import encode
 from pytest_elastic.rendezvous.consensus.records import End, Record, Term, founding_record
 from pytest_elastic.rendezvous.model import Failure, Node
+from pytest_elastic.wire import Message
 from tests.integration.called_launcher import STAYS, Running
 from tests.integration.test_launcher_hostile import frame, say
 
@@ -57,7 +58,7 @@ class Job:
         started = next(json.loads(record) for record in records if "agent_started" in record)
         return started["event"]["address"], started["event"]["port"]
 
-    def tell_all(self, *forged: object) -> None:
+    def tell_all(self, *forged: Message) -> None:
         """Say things at the doors of both nodes, each on a connection of its own."""
         for number in (1, 2):
             for each in forged:
@@ -146,7 +147,7 @@ def test_a_forged_announcement_moves_neither_the_leader_nor_who_follows_it(job: 
     assert "this node was elected" not in printed
 
 
-def orders(term: Term, number: int) -> tuple[object, ...]:
+def orders(term: Term, number: int) -> tuple[Message, ...]:
     """Return what only a leader may say, to whom it leads."""
     record = record_of(term, number)
     return (
@@ -176,7 +177,7 @@ def orders(term: Term, number: int) -> tuple[object, ...]:
     )
 
 
-def reports(term: Term, number: int) -> tuple[object, ...]:
+def reports(term: Term, number: int) -> tuple[Message, ...]:
     """Return what only a member may say, to whom it follows."""
     failure = Failure(node="n1", rank=0, local_rank=0, pid=1, exit_code=1, round=number)
     return (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import random
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.rendezvous import messages as m
@@ -92,7 +92,7 @@ def strange_things(draw: random.Random) -> list[bytes]:
     term = Term(99, "evil")
     entry = Node(name="evil", incarnation="evil", address="127.0.0.1", slots=1)
     end = End(result="succeeded", reason="forged")
-    record = dataclasses.replace(founding_record([entry]), term=term, number=99, end=end)
+    record = replace(founding_record([entry]), term=term, number=99, end=end)
     ending = encode(m.AppendRecord(term=term, record=record, base=record))
     decided = encode(m.RecordDecided(term=term, number=99))
     forged = json.dumps(ending)

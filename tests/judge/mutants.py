@@ -13,7 +13,6 @@ this: the records are judged as they are.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import glob
 import gzip
 import os
@@ -28,6 +27,7 @@ from typing import Any, Final
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import judge, overall
 from elastic_harness.history.verdict import Verdict
+from msgspec.structs import replace
 
 from pytest_elastic.events.codec import read_records
 from pytest_elastic.events.model import Record
@@ -117,16 +117,16 @@ def changes_of(records: Sequence[Record]) -> Iterator[Change]:
         if (later := _next_of_same(records, place)) is not None:
             yield Change(what=f"move {kind}", seq=seq, make=_moving(records, place, later))
         for sign, word in ((1, "late"), (-1, "early")):
-            moved = dataclasses.replace(record, at=record.at + sign * _LONG_S)
+            moved = replace(record, at=record.at + sign * _LONG_S)
             yield Change(what=f"{word} {kind}", seq=seq, make=_putting(records, place, moved))
         if record.node:
             elsewhere = next((node for node in nodes if node != record.node), "n99")
-            other = dataclasses.replace(record, node=elsewhere)
+            other = replace(record, node=elsewhere)
             yield Change(what=f"edit {kind}.node", seq=seq, make=_putting(records, place, other))
         for name in FACTS[kind]:
             for value in _others(getattr(record.event, name)):
-                event = dataclasses.replace(record.event, **{name: value})
-                other = dataclasses.replace(record, event=event)
+                event = replace(record.event, **{name: value})
+                other = replace(record, event=event)
                 what = f"edit {kind}.{name}"
                 yield Change(what=what, seq=seq, make=_putting(records, place, other))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import glob
 import os
 import random
 
 import pytest
 from elastic_harness.history.verdict import Outcome
+from msgspec.structs import replace
 
 from pytest_elastic.events.codec import UnknownEvent, event_from
 from tests.judge import source
@@ -40,7 +40,7 @@ def test_a_record_without_its_fields_is_named_in_the_verdict(path: str) -> None:
         place = max(i for i, record in enumerate(records) if record.event.kind == kind)
         if type(event_from(kind, {})) is not UnknownEvent:
             continue  # all that it says has a default
-        torn = dataclasses.replace(records[place], event=UnknownEvent(name=kind))
+        torn = replace(records[place], event=UnknownEvent(name=kind))
         verdict = verdict_on([*records[:place], torn, *records[place + 1 :]])
         assert verdict.outcome is Outcome.UNKNOWN, (kind, verdict.reason)
         assert f"{kind} is not as this version writes it" in verdict.reason

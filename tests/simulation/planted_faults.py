@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from elastic_simulation.process import PlayedAgent
 from elastic_simulation.random_faults.plan import Options
+from msgspec.structs import replace
 
 from pytest_elastic.rendezvous.consensus.candidate import Candidate
 from pytest_elastic.rendezvous.consensus.records import Configuration, Record
@@ -86,7 +86,7 @@ def _do_not_wait_for_all(each: Rounds, now: float) -> None:
 def _too_few(gathering: Gathering, last: Round | None, now: float) -> None:
     wanted = gathering._settings
     if wanted.min_nodes > 1:
-        gathering._settings = dataclasses.replace(wanted, min_nodes=wanted.min_nodes - 1)
+        gathering._settings = replace(wanted, min_nodes=wanted.min_nodes - 1)
     del last, now
 
 

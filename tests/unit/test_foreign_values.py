@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import tempfile
@@ -11,14 +10,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_elastic.channel import read_object, write_object
 from pytest_elastic.events.model import NodeSpared, Record
 from pytest_elastic.events.sinks import Sink, make_sink
-from pytest_elastic.plain import as_object
 from pytest_elastic.printed import printable
 from pytest_elastic.rendezvous import codec
 from pytest_elastic.rendezvous import messages as m
@@ -27,6 +27,7 @@ from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.rendezvous.registries.mark_file import MarkFile
 from pytest_elastic.rendezvous.registries.registry import as_text, read_text
 from pytest_elastic.rendezvous.vocabulary import WriteRecord
+from pytest_elastic.wire import Message, kind_of
 from pytest_elastic.workers.error_file import WorkerError, read_error_file, write_error_file
 from tests.unit.rendezvous.message_samples import ANSWER, FAILURE, LEADER, MESSAGES, RECORD, STORE
 
@@ -51,11 +52,11 @@ def _error_file(text: str) -> object:
         said = read_error_file(str(path))
     if said is None:
         return None
-    failure = dataclasses.replace(
+    failure = replace(
         FAILURE, message=said.message, traceback=said.traceback, timestamp=said.timestamp
     )
     ended = End(result="failed", reason=said.message, first_failure=failure)
-    return dataclasses.replace(ANSWER, ended=dataclasses.replace(RECORD, end=ended))
+    return replace(ANSWER, ended=replace(RECORD, end=ended))
 
 
 def _mark(text: str) -> object:
@@ -84,7 +85,7 @@ def _text(cls: type[object]) -> Callable[[str], object]:
 
 DECODERS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     **{
-        codec.kind_of(type(message)): (json.dumps(codec.encode(message)), _message)
+        kind_of(type(message)): (json.dumps(codec.encode(message)), _message)
         for message in MESSAGES
     },
     "leader in a store": (as_text(LEADER, "r", None), _text(m.LeaderAddress)),
@@ -93,7 +94,7 @@ DECODERS: Mapping[str, tuple[str, Callable[[str], object]]] = {
         as_text(WriteRecord(record=RECORD, decided=STORE), "r", None),
         _text(WriteRecord),
     ),
-    "mark": (json.dumps(as_object(JOB)), _mark),
+    "mark": (json.dumps(msgspec.to_builtins(JOB)), _mark),
     "error file": (_sample_error_file(), _error_file),
 }
 
@@ -182,9 +183,9 @@ def _check(value: object, sinks: list[Sink]) -> None:
     """Send, show and write what a decoder has made; None is what it refused."""
     if value is None:
         return
-    fields = as_object(value)
+    fields = msgspec.to_builtins(value)
     assert read_object(write_object(fields)) == json.loads(json.dumps(fields))
-    if type(value) in codec._TYPE_OF.values():
+    if isinstance(value, Message):
         sent = read_object(write_object(codec.encode(value)))
         assert sent is not None
         assert codec.decode(sent) == value

@@ -9,10 +9,11 @@ outside the cluster, unless a name says `node_pid`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, Final
 
-from pytest_elastic.events.model import Event, register
+import msgspec
+
+from pytest_elastic.events.model import Event
 
 __all__ = [
     "HISTORY_FORMAT",
@@ -63,7 +64,6 @@ __all__ = [
 HISTORY_FORMAT: Final = 2
 
 
-@register
 class WorkerHello(Event):
     """A worker said hello, before its script's first line.
 
@@ -88,7 +88,6 @@ class WorkerHello(Event):
     alive_before: tuple[int, ...] = ()
 
 
-@register
 class GroupFormed(Event):
     """A worker's default process group exists.
 
@@ -102,7 +101,6 @@ class GroupFormed(Event):
     nonce: str
 
 
-@register
 class StepCompleted(Event):
     """An optimizer step ended.
 
@@ -121,7 +119,6 @@ class StepCompleted(Event):
     learning_rate: float | None = None
 
 
-@register
 class RankHeld(Event):
     """A worker waits in its step hook until the fault pinned to that step has fired."""
 
@@ -130,7 +127,6 @@ class RankHeld(Event):
     step: int
 
 
-@register
 class RankReleased(Event):
     """A held worker goes on."""
 
@@ -139,7 +135,6 @@ class RankReleased(Event):
     step: int
 
 
-@register
 class ResumeObserved(Event):
     """A worker said where it resumes: at its first step, or before it.
 
@@ -153,7 +148,6 @@ class ResumeObserved(Event):
     step: int | None
 
 
-@register
 class SamplesDrawn(Event):
     """What one DataLoader handed to the script between two steps, on request.
 
@@ -175,7 +169,6 @@ class SamplesDrawn(Event):
     epoch_source: str = "sampler"
 
 
-@register
 class SamplesUnseen(Event):
     """A data loader is used whose samples cannot be seen.
 
@@ -189,7 +182,6 @@ class SamplesUnseen(Event):
     reason: str
 
 
-@register
 class ParametersHashed(Event):
     """What a worker's training ended with, on request, taken when its process ended normally.
 
@@ -216,11 +208,10 @@ class ParametersHashed(Event):
     optimizer_sketch: tuple[float, ...] = ()
     lr: tuple[float, ...] = ()
     sharded: tuple[str, ...] = ()
-    random: Mapping[str, str] = field(default_factory=dict)
+    random: Mapping[str, str] = msgspec.field(default_factory=dict)
     losses: tuple[float | None, ...] = ()
 
 
-@register
 class ReferenceObserved(Event):
     """What the same job ended with when nothing disturbed it: told before the run itself.
 
@@ -233,7 +224,6 @@ class ReferenceObserved(Event):
     states: tuple[Mapping[str, Any], ...]
 
 
-@register
 class WorkerFinished(Event):
     """A worker's interpreter is going down by itself (atexit).
 
@@ -245,7 +235,6 @@ class WorkerFinished(Event):
     dropped: int = 0
 
 
-@register
 class WorkerGone(Event):
     """A worker that had said hello is dead, by its pidfd."""
 
@@ -253,7 +242,6 @@ class WorkerGone(Event):
     rank: int
 
 
-@register
 class WorkerRaised(Event):
     """An uncaught exception ended a worker's main thread, or another one (`thread`).
 
@@ -269,7 +257,6 @@ class WorkerRaised(Event):
     thread: str = ""
 
 
-@register
 class LastLinesSeen(Event):
     """What the worker that failed first had printed last, as far as its node's logs can tell.
 
@@ -283,7 +270,6 @@ class LastLinesSeen(Event):
     lines: tuple[str, ...]
 
 
-@register
 class StackSeen(Event):
     """Where a living worker stood when a run ended that hung.
 
@@ -300,7 +286,6 @@ class StackSeen(Event):
     reason: str = ""
 
 
-@register
 class NodeStarted(Event):
     """A node is up. `incarnation` counts starts of this name from 1."""
 
@@ -308,14 +293,12 @@ class NodeStarted(Event):
     incarnation: int
 
 
-@register
 class NodeStopped(Event):
     """A node is gone: `cause` is power_cut, crash, left, preempted or teardown."""
 
     cause: str
 
 
-@register
 class ProcessStarted(Event):
     """A process was started on a node by the harness; `role` is launcher or auxiliary."""
 
@@ -324,7 +307,6 @@ class ProcessStarted(Event):
     argv: tuple[str, ...]
 
 
-@register
 class ProcessExited(Event):
     """A process that the harness started ended (`exit_code` negative: by that signal)."""
 
@@ -333,7 +315,6 @@ class ProcessExited(Event):
     exit_code: int
 
 
-@register
 class SurvivorFound(Event):
     """A process outlived its launcher; looked for inside the node before teardown."""
 
@@ -341,7 +322,6 @@ class SurvivorFound(Event):
     command: str
 
 
-@register
 class ClockCompared(Event):
     """Times that were stated on a node, whose machine has a clock of its own, are off by this much.
 
@@ -351,7 +331,6 @@ class ClockCompared(Event):
     error_s: float
 
 
-@register
 class PoliciesSpread(Event):
     """Links of several machines changed at moments that differ by this much at most.
 
@@ -361,14 +340,12 @@ class PoliciesSpread(Event):
     within_s: float
 
 
-@register
 class SwitchDropped(Event):
     """The switch lost packets, or kept them back, by its own doing: the run cannot be judged."""
 
     packets: int
 
 
-@register
 class LogMatched(Event):
     """A line of a launcher's or worker's output matched a pattern the scenario waits for.
 
@@ -382,7 +359,6 @@ class LogMatched(Event):
     was_there: bool = False
 
 
-@register
 class OutputRead(Event):
     """How much of the output was read for the patterns that were asked for, near a run's end.
 
@@ -392,10 +368,9 @@ class OutputRead(Event):
     """
 
     unread: tuple[str, ...]
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
-@register
 class FileWritten(Event):
     """A file below the checkpoint directory was written, by any process of the job.
 
@@ -408,14 +383,12 @@ class FileWritten(Event):
     size: int | None
 
 
-@register
 class FilesUnseen(Event):
     """From now on files may be written that no `FileWritten` tells of, for this reason."""
 
     reason: str
 
 
-@register
 class WriterHeld(Event):
     """A process of a node is held in the middle of a write: half of it is in `file`.
 
@@ -427,7 +400,6 @@ class WriterHeld(Event):
     file: str
 
 
-@register
 class FaultFired(Event):
     """A fault was injected: `targets` are the selectors' outcome at that moment (sorted text).
 
@@ -441,7 +413,7 @@ class FaultFired(Event):
     id: str
     fault: str
     targets: tuple[str, ...]
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = msgspec.field(default_factory=dict)
     nodes: tuple[str, ...] = ()
     workers: tuple[tuple[str, int, int], ...] = ()
     links: tuple[tuple[str, str], ...] = ()
@@ -450,16 +422,14 @@ class FaultFired(Event):
     may_end_launchers: tuple[str, ...] = ()
 
 
-@register
 class FaultEffective(Event):
     """A fault was seen to have done what it is for; `facts` is what `evidence` rests on."""
 
     id: str
     evidence: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-@register
 class FaultIneffective(Event):
     """A fault did nothing, or could not be injected; `is_optional`: no check depends on it."""
 
@@ -468,7 +438,6 @@ class FaultIneffective(Event):
     is_optional: bool = False
 
 
-@register
 class FaultHealed(Event):
     """A fault was undone; `by` is schedule, action or teardown."""
 
@@ -476,7 +445,6 @@ class FaultHealed(Event):
     by: str
 
 
-@register
 class RunStarted(Event):
     """The first record of a history: what is run, with which seed and settings.
 
@@ -493,11 +461,10 @@ class RunStarted(Event):
     nproc_per_node: int
     max_restarts: int
     limit_s: float
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
     format: int = 0
 
 
-@register
 class FaultPlanned(Event):
     """A fault is to be injected; no check depends on one that `is_optional`."""
 
@@ -506,7 +473,6 @@ class FaultPlanned(Event):
     is_optional: bool = False
 
 
-@register
 class ClausePlanned(Event):
     """Something is to hold, and will be judged.
 
@@ -527,7 +493,6 @@ class ClausePlanned(Event):
     event: str = ""
 
 
-@register
 class ClauseJudged(Event):
     """What was found of a clause while the job ran: `outcome` is valid, invalid or unknown.
 
@@ -542,7 +507,6 @@ class ClauseJudged(Event):
     proof: tuple[int, ...] = ()
 
 
-@register
 class PythonTestFailed(Event):
     """The test that made the run has failed by itself: an assertion of its own, an error."""
 
@@ -550,21 +514,18 @@ class PythonTestFailed(Event):
     reason: str
 
 
-@register
 class HarnessFailed(Event):
     """Something went wrong in the harness itself, so that the run cannot be trusted."""
 
     what: str
 
 
-@register
 class SurvivorsSought(Event):
     """The processes of these nodes, whose launchers had ended, were looked through."""
 
     nodes: tuple[str, ...]
 
 
-@register
 class RunEnded(Event):
     """The run is decided; what comes later is the teardown's doing, or says how things just stood.
 
@@ -576,12 +537,11 @@ class RunEnded(Event):
 
     outcome: str
     reason: str = ""
-    exit_codes: Mapping[str, int] = field(default_factory=dict)
+    exit_codes: Mapping[str, int] = msgspec.field(default_factory=dict)
     ended_by_faults: tuple[str, ...] = ()
     planned: int | None = None
 
 
-@register
 class RunClosed(Event):
     """Everything is undone, and nothing more can happen: a history without this is cut off.
 

@@ -12,8 +12,10 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import BinaryIO, Final, Generic, TypeVar, cast
+
+from msgspec.structs import replace
 
 from elastic_harness.history.events import (
     HISTORY_FORMAT,

@@ -13,10 +13,12 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from elastic_harness.cluster.facets import Connection, Reporters
 from elastic_harness.cluster.process import ProcessRef

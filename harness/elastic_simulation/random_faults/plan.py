@@ -11,6 +11,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from pytest_elastic.rendezvous.model import Settings
 
 __all__ = ["AIMED", "KINDS", "NAMED", "QUORUMS", "InjectedFault", "Options", "Plan", "draw_plan"]
@@ -152,7 +154,7 @@ def draw_plan(seed: int, options: Options | None = None) -> Plan:
         draw, count, options.quorum or "coordinator", is_brisk=options.is_brisk
     )
     if options.endpoints > 1:
-        settings = replace(
+        settings = msgspec.structs.replace(
             settings,
             min_nodes=2,
             max_nodes=max(settings.max_nodes, 4),

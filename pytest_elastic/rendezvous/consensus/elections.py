@@ -6,7 +6,7 @@ how a vote request is answered, and what a leader elected here begins with.
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
@@ -127,7 +127,7 @@ class Elections(Part):
         elected, self._candidate.elected = self._candidate.elected, None
         if elected is None:
             return False
-        recovered = dataclasses.replace(
+        recovered = replace(
             elected,
             lost=self._connection.name,
             has_left=self.has_leader_left,

@@ -7,12 +7,13 @@ step, as at most one record is pending at a time.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from pytest_elastic.rendezvous.model import Failure, Node
+from pytest_elastic.wire import Float, Integer, Value
 
 __all__ = [
     "NO_TERM",
@@ -33,21 +34,20 @@ _NEVER = float("-inf")
 class Term(NamedTuple):
     """The time under one leader; unique, as `node` is the incarnation that stood for election."""
 
-    counter: int
+    counter: Integer
     node: str
 
 
 NO_TERM = Term(0, "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
+class Configuration(Value):
     """Who votes (incarnations). Of an even number, exactly half is enough with `tie_breaker`.
 
     Any two quorums have a voter in common.
     """
 
-    voters: Sequence[str]
+    voters: tuple[str, ...]
     tie_breaker: str
 
     def has_quorum(self, agreeing: Collection[str]) -> bool:
@@ -73,8 +73,7 @@ class Configuration:
         return max(majority, with_tie)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class End(Value):
     """How the job has ended: "succeeded", "failed" or "lost"."""
 
     result: str
@@ -82,8 +81,7 @@ class End:
     first_failure: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(Value):
     """All that a job goes on with; the newest decided one is what the job is.
 
     `term` is that of the leader that proposed it last, `origin` that of the one that did so first.
@@ -93,14 +91,14 @@ class Record:
 
     term: Term
     origin: Term
-    number: int
-    round: int
-    roster: Sequence[Node]
+    number: Integer
+    round: Integer
+    roster: tuple[Node, ...]
     configuration: Configuration
-    spares: Sequence[str] = ()
-    restart_count: int = 0
-    max_restarts: int = 0
-    idle_rounds: int = 0
+    spares: tuple[str, ...] = ()
+    restart_count: Integer = 0
+    max_restarts: Integer = 0
+    idle_rounds: Integer = 0
     end: End | None = None
 
     @property
@@ -110,7 +108,7 @@ class Record:
 
     def under(self, term: Term) -> Record:
         """Return the record as a new leader proposes it again."""
-        return dataclasses.replace(self, term=term)
+        return replace(self, term=term)
 
     @property
     def identity(self) -> tuple[Term, int]:
@@ -127,22 +125,20 @@ class Record:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownJob:
+class KnownJob(Value):
     """What a node knows of the job that it is in: whose votes count, and the highest numbers."""
 
     record: Record
     base: Record
-    number: int
-    restarts_used: int
+    number: Integer
+    restarts_used: Integer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(Value):
     """What was left on this machine; `renewed_at` is when its writer was last in contact."""
 
     job: KnownJob
-    renewed_at: float
+    renewed_at: Float
 
 
 _SEAT = "host of "

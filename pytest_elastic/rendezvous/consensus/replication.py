@@ -6,21 +6,22 @@ proposals it may withdraw, as no other node counts their acceptances; what it fo
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_elastic.rendezvous.consensus.records import Configuration, Mark, Record, Term
 from pytest_elastic.rendezvous.messages import AppendRecord, RecordDecided
 from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.wire import Value
 
 __all__ = ["Recovered", "Replication"]
 
 _NEVER = float("inf")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class Recovered(Value):
     """What a new leader goes on with.
 
     `base` is decided. `record` is the same one, or one on it that may be, and is proposed again.
@@ -41,10 +42,10 @@ class Recovered:
     began_at: float = 0.0
     mark: Mark | None = None
     granted_until: float | None = None
-    seats: Mapping[str, str] = field(default_factory=dict)
+    seats: Mapping[str, str] = msgspec.field(default_factory=dict)
     number: int = 0
     restarts_used: int = 0
-    heard_at: Mapping[str, float] = field(default_factory=dict)
+    heard_at: Mapping[str, float] = msgspec.field(default_factory=dict)
 
     @property
     def why_followed(self) -> str:
@@ -115,12 +116,12 @@ class Replication:
     def propose(self, now: float, **changed: object) -> Record:
         """Propose a record that differs from the newest one in these fields."""
         assert self.pending is None, "one record is pending at a time"
-        record = dataclasses.replace(
+        record = replace(
             self.base,
             term=self._term,
             origin=self._term,
             number=self.next_number(),
-            **changed,  # type: ignore[arg-type]  # fields of a record, as the callers name them
+            **changed,
         )
         return self.propose_record(record, now)
 

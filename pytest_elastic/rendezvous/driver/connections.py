@@ -22,6 +22,7 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.codec import BadMessage, encode
 from pytest_elastic.rendezvous.consensus.records import NO_TERM
+from pytest_elastic.wire import Message
 
 __all__ = ["Reception", "Uplink"]
 
@@ -100,7 +101,7 @@ class Reception:
         self._listener = listener
         self.open()
 
-    def send(self, connection: int, message: object) -> None:
+    def send(self, connection: int, message: Message) -> None:
         """Send a message to a visitor that may have gone."""
         visitor = self._visitors.get(connection)
         if visitor is None:

@@ -19,6 +19,7 @@ from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.codec import BadMessage, encode, outcome_of
 from pytest_elastic.rendezvous.consensus.records import is_seat
 from pytest_elastic.rendezvous.model import Node
+from pytest_elastic.wire import Message
 
 __all__ = ["Questions"]
 
@@ -167,7 +168,7 @@ class _Question:
         self,
         questions: Questions,
         target: Node | m.LeaderAddress,
-        question: object,
+        question: Message,
         within_s: float,
         tell: Callable[[Any, v.Outcome], None],  # a message, or None
     ) -> None:

@@ -7,8 +7,9 @@ the follower's business.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
@@ -245,7 +246,7 @@ class Connection(Part):
             reason = f"{accepted.leader} leads under the old term {accepted.term.counter}"
             self.break_off("it begins another job" if has_end else reason, now)
             return False
-        self.leader = dataclasses.replace(
+        self.leader = replace(
             self.leader,
             is_founding=accepted.is_founding,
             term=accepted.term,

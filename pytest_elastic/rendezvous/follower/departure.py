@@ -6,7 +6,7 @@ stays after its last word, as others may come to ask.
 
 from __future__ import annotations
 
-import dataclasses
+import msgspec
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
@@ -182,7 +182,7 @@ class Departure(Part):
             result = "drained"
             self._may_be_asked = False  # it wanted to go, and others stay
         first_failure = end.first_failure if end is not None else None
-        failure = dataclasses.asdict(first_failure) if first_failure is not None else {}
+        failure = msgspec.to_builtins(first_failure) if first_failure is not None else {}
         self._out.emit(events.JobEnded(result=result, reason=reason, first_failure=failure))
         over = ports.JobOver(result=result, reason=reason, first_failure=first_failure)
         self._out.notify(over)

@@ -11,9 +11,9 @@ is left.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
+from msgspec.structs import replace
 from typing_extensions import assert_never
 
 from pytest_elastic.events import model as events
@@ -141,7 +141,7 @@ class Follower:
             case v.Bootstrap():
                 self._elections.bootstrap(input, self.node, now)
             case v.Moved(address=address, port=port):
-                self.node = dataclasses.replace(self.node, address=address, port=port)
+                self.node = replace(self.node, address=address, port=port)
             case v.LeaderFound(leader=leader, is_here=is_here):
                 connection.take_found(leader, now, is_here=is_here)
             case v.LeaderNotFound(reason=reason):
@@ -358,7 +358,7 @@ class Follower:
         assert record is not None, "a record that is decided was accepted"
         leader = self._connection.leader
         if leader is not None and leader.is_founding:
-            self._connection.leader = dataclasses.replace(leader, is_founding=False)
+            self._connection.leader = replace(leader, is_founding=False)
         if record.end is not None:
             self._departure.take_decided(record.end, may_be_asked=bool(decided.unaware))
         elif decided.store_port and self._group.waits_for(record.round):

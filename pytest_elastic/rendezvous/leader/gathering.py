@@ -27,20 +27,19 @@ from pytest_elastic.rendezvous.messages import JoinRequest
 from pytest_elastic.rendezvous.model import Node, natural_key, rank_order
 from pytest_elastic.rendezvous.reachability import Reachability, mutually_reachable
 from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered
+from pytest_elastic.wire import Value
 
 __all__ = ["Enough", "FirstRound", "Gathering", "TooFew"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Enough:
+class Enough(Value):
     """A round can be proposed of this roster, in rank order, all of which reach each other."""
 
     roster: Sequence[Peer]
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TooFew:
+class TooFew(Value):
     """The job is lost: too few nodes came for too long."""
 
     reason: str

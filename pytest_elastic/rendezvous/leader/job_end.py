@@ -6,8 +6,6 @@ after the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.consensus.records import End
@@ -121,7 +119,7 @@ class JobEnd(LeaderPart):
         number = self._replication.base.number
         return m.RecordDecided(term=self._term, number=number, unaware=self._awaited(now))
 
-    def _awaited(self, now: float) -> Sequence[str]:
+    def _awaited(self, now: float) -> tuple[str, ...]:
         patience_s = self._settings.lease_s + _MAY_RETURN_S
         return tuple(each for each, at in sorted(self._may_return.items()) if at + patience_s > now)
 

@@ -11,6 +11,7 @@ from pytest_elastic.rendezvous.consensus.replication import Replication
 from pytest_elastic.rendezvous.leases import GrantedLease
 from pytest_elastic.rendezvous.machine import Part, Shared
 from pytest_elastic.rendezvous.model import Node
+from pytest_elastic.wire import Value
 
 __all__ = [
     "Change",
@@ -110,16 +111,14 @@ class Peer:
         return self.standing is Standing.WAITING and not self.is_suspect and self.leaves_by is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
+class Here(Value):
     """A node was admitted; or `is_back`: it must be told again what it may have missed."""
 
     peer: Peer
     is_back: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspected:
+class Suspected(Value):
     """A member's connection ended."""
 
     peer: Peer
@@ -128,8 +127,7 @@ class Suspected:
 Departed = Literal["lost", "left", "evicted"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Went:
+class Went(Value):
     """A member is a member no more. `safe_at`: its workers may run until then; None: they do not.
 
     `may_return`: its agent may still be alive, and ask. `how`: it was lost, it left, or it was

@@ -13,6 +13,7 @@ from enum import Enum
 
 from pytest_elastic.rendezvous.leader.peer import Peer
 from pytest_elastic.rendezvous.model import Failure, no_restart_left
+from pytest_elastic.wire import Value
 
 __all__ = ["Budget", "Cause", "Round", "Verdict", "judge"]
 
@@ -29,8 +30,7 @@ class Verdict(Enum):
     JOB_FAILS = "job fails"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(Value):
     """What is left: `used` of `max_restarts`, and `idle_rounds` without progress in a row."""
 
     max_restarts: int

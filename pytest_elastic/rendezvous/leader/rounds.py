@@ -7,8 +7,9 @@ go on from round to round.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
@@ -50,11 +51,11 @@ class Rounds(LeaderPart):
         """Go on with what was used of the budget, as others tell."""
         idle = self.budget.idle_rounds if idle_rounds is None else idle_rounds
         used = max(self.budget.used, restarts_used)
-        self.budget = dataclasses.replace(self.budget, used=used, idle_rounds=idle)
+        self.budget = replace(self.budget, used=used, idle_rounds=idle)
 
     def _count_idle(self, *, has_run: bool) -> None:
         idle_rounds = 0 if has_run else self.budget.idle_rounds + 1
-        self.budget = dataclasses.replace(self.budget, idle_rounds=idle_rounds)
+        self.budget = replace(self.budget, idle_rounds=idle_rounds)
 
     def emit_ended(self, round_: int, reason: str, *, charged: bool) -> None:
         """Say that a round has ended, and what it cost."""
@@ -224,7 +225,7 @@ class Rounds(LeaderPart):
         if self.last is not None:
             charged = next_.verdict is Verdict.CHARGED
             if charged:
-                self.budget = dataclasses.replace(self.budget, used=self.budget.used + 1)
+                self.budget = replace(self.budget, used=self.budget.used + 1)
             self.emit_ended(self.last.number, self.last.why_ended(), charged=charged)
         next_.at = now
         self.last = next_
@@ -267,7 +268,7 @@ class Rounds(LeaderPart):
             return
         first = failed.failures[0]
         if last.first_failure is None:
-            last.first_failure = dataclasses.replace(first, node=peer.node.name)
+            last.first_failure = replace(first, node=peer.node.name)
         how = first.describe_end()
         last.stop_because(f"rank {first.rank} on {peer.node.name} failed ({how})", Cause.FAILURE)
 

@@ -8,8 +8,9 @@ elect one of them (R12).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
 
 from pytest_elastic.config import Endpoint
 from pytest_elastic.credentials import Credentials
@@ -235,7 +236,7 @@ class Hosts:
             name = str(self._endpoints[number])
             return Node(name=name, incarnation=seat, address="", slots=1, role="unknown")
         # As its role it has its incarnation: another agent there is another entry.
-        return dataclasses.replace(host, incarnation=seat, role=host.incarnation)
+        return replace(host, incarnation=seat, role=host.incarnation)
 
     def _seat_of(self, number: int) -> str:
         return seat_of(str(self._endpoints[number]))

@@ -5,10 +5,11 @@ Nothing is watched: a watch that has died looks like a key that does not change.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.rendezvous import messages as m
@@ -142,7 +143,7 @@ class KeyHolder:
             self._side.tell_follower(v.LeaderNotFound(reason="our own lease runs out"))
             return
         self._found = counter
-        leader = dataclasses.replace(leader, term=Term(counter, leader.incarnation))
+        leader = replace(leader, term=Term(counter, leader.incarnation))
         self._side.tell_follower(v.LeaderFound(leader=leader))
 
     def _take(self, counter: int, found: Mapping[str, Any], until: float) -> None:

@@ -20,10 +20,10 @@ import stat
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from pytest_elastic.channel import read_object
 from pytest_elastic.file_thread import FileThread
-from pytest_elastic.plain import as_object
-from pytest_elastic.rendezvous.codec import BadMessage, read_dataclass
 from pytest_elastic.rendezvous.consensus.records import KnownJob, Mark
 
 __all__ = ["MarkFile"]
@@ -76,13 +76,11 @@ class MarkFile:
             whose = {name: fields.pop(name) for name in (*self._whose, "boot_id")}
             if whose != {**self._whose, "boot_id": _boot_id()}:
                 return None
-            job = read_dataclass(KnownJob, fields, "mark")
+            job = msgspec.convert(fields, KnownJob)
             renewed_at = float(at)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, KeyError, msgspec.ValidationError):
             return None
-        except BadMessage:
-            return None
-        if not isinstance(job, KnownJob) or not 0 <= renewed_at <= _now():
+        if not 0 <= renewed_at <= _now():
             return None
         return Mark(job=job, renewed_at=renewed_at)
 
@@ -163,7 +161,7 @@ class MarkFile:
             os.close(fd)
 
     def _replace(self, job: KnownJob, at: float) -> None:
-        body = {**self._whose, "boot_id": _boot_id(), **as_object(job)}
+        body = {**self._whose, "boot_id": _boot_id(), **msgspec.to_builtins(job)}
         new = f"{self._path}.{os.getpid()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         fd = os.open(new, flags, 0o600)

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
+
+import msgspec
 
 from pytest_elastic.channel import read_object
 from pytest_elastic.credentials import Credentials
-from pytest_elastic.plain import as_object
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.codec import BadMessage, kind_of, read_dataclass
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.follower.follower import Follower
 from pytest_elastic.rendezvous.messages import LeaderAddress
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.vocabulary import Bootstrap, FollowerInput, LeaderInput, WriteRecord
+from pytest_elastic.wire import kind_of
 
 __all__ = ["NodeSide", "Registry", "as_text", "key_of", "read_text", "why_unread"]
 
@@ -117,7 +118,7 @@ def key_of(settings: Settings) -> str:
 
 def as_text(value: object, run_id: str, credentials: Credentials | None) -> str:
     """Return a value as it is written down."""
-    fields = as_object(value)
+    fields = msgspec.to_builtins(value)
     text = json.dumps(fields, sort_keys=True)
     if credentials is None:
         return text
@@ -133,14 +134,14 @@ def read_text(cls: type[T], text: str, run_id: str, credentials: Credentials | N
     try:
         fields = dict(read_object(text) or {})
         signature = fields.pop("signature", None)
-        value = read_dataclass(cls, fields, kind_of(cls))
-    except (ValueError, TypeError, AttributeError, RecursionError, BadMessage):
+        value = msgspec.convert(fields, cls)
+    except msgspec.ValidationError:
         return None
     if credentials is not None:
-        signed = json.dumps(as_object(value), sort_keys=True)
+        signed = json.dumps(msgspec.to_builtins(value), sort_keys=True)
         if not credentials.has_signed(signature, kind_of(cls), run_id, signed):
             return None
-    return cast("T", value)
+    return value
 
 
 def why_unread(text: str, where: str, credentials: Credentials | None) -> str:

@@ -16,6 +16,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from pytest_elastic.boot import proc_title
 from pytest_elastic.boot.descriptors import close_all_but, raise_limit
 from pytest_elastic.boot.role import Program, Role
@@ -23,7 +25,6 @@ from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.config import Endpoint
 from pytest_elastic.errors import ElasticError, InternalError
 from pytest_elastic.loop import Loop
-from pytest_elastic.plain import as_object
 from pytest_elastic.port_range import PortRange
 from pytest_elastic.workers import messages
 from pytest_elastic.workers.messages import CallStore, StoreAnswered
@@ -130,7 +131,10 @@ def _host_endpoint(stores: dict[int, Any], arguments: Mapping[str, Any]) -> int 
 
 def _own_address(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     endpoints = [Endpoint(host=host, port=port) for host, port in arguments["endpoints"]]
-    return as_object(own_address(endpoints, timeout_s=float(arguments["timeout_s"])))
+    found: Mapping[str, Any] = msgspec.to_builtins(
+        own_address(endpoints, timeout_s=float(arguments["timeout_s"]))
+    )
+    return found
 
 
 def _open(stores: dict[int, Any], arguments: Mapping[str, Any]) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_elastic.agent import messages as m
 from pytest_elastic.agent.phases import Phase
@@ -58,7 +58,7 @@ def test_a_worker_that_began_again_is_a_fact_and_goes_on() -> None:
         round=1, local_rank=1, rank=1, pid=101, variable="OMP_NUM_THREADS"
     )
     assert bench.machine.phase is Phase.RUNNING
-    bench.give(dataclasses.replace(late, round=7))
+    bench.give(replace(late, round=7))
     assert bench.facts() == [], "of a round that is not running"
 
 
@@ -598,7 +598,7 @@ def test_how_long_stopping_took_is_told_in_milliseconds() -> None:
 def test_a_lease_that_ran_out_names_the_first_rank_of_the_node() -> None:
     """As killed by its keeper, and the leader is told that nothing else has failed."""
     bench = Bench()
-    second = dataclasses.replace(assignment(), group_rank=1)
+    second = replace(assignment(), group_rank=1)
     bench.notice(ports.StartWorkers(assignment=second))
     bench.give(m.LeaseExpired(round=1))
     (request,) = bench.asked()

@@ -83,7 +83,7 @@ def failed(round_: int = 1) -> ports.GroupFailed:
     """Return the failure of a worker of this node."""
     return ports.GroupFailed(
         round=round_,
-        failures=[Failure(node="n1", rank=0, local_rank=0, pid=7, exit_code=1, round=round_)],
+        failures=(Failure(node="n1", rank=0, local_rank=0, pid=7, exit_code=1, round=round_),),
     )
 
 

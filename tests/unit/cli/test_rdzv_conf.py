@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pytest_elastic import rdzv_conf
@@ -81,8 +81,8 @@ def test_every_setting_is_here() -> None:
 def test_a_setting_reaches_the_machines_and_changes_nothing_else(setting: str) -> None:
     """What the machines do with it is the business of the test that is named."""
     text, field, value, _ = AGREED[setting]
-    before = dataclasses.asdict(settings_of(parse("")))
-    after = dataclasses.asdict(settings_of(parse(f"{setting}={text}")))
+    before = msgspec.to_builtins(settings_of(parse("")))
+    after = msgspec.to_builtins(settings_of(parse(f"{setting}={text}")))
     assert after[field] == value != before[field]
     # An interval between beats is of no use without a lease of several; from that, others follow.
     follows = {*rdzv_conf.FROM_LEASE, "lease_s"}

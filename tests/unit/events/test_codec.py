@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 from elastic_harness.history import events as harness_events
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_elastic.events.codec import (
     UnknownEvent,
@@ -47,7 +47,7 @@ SAMPLES: dict[str, Any] = {
 
 def sample(kind: type[Event]) -> Event:
     """Return an event of a kind with something in every field."""
-    return kind(**{each.name: SAMPLES[str(each.type)] for each in dataclasses.fields(kind)})
+    return kind(**{name: SAMPLES[kind.__annotations__[name]] for name in kind.__struct_fields__})
 
 
 def record(event: Event) -> Record:
@@ -140,7 +140,7 @@ ANY_TEXT = st.text(st.characters(categories=None))
 def test_any_text_can_be_written_shown_and_read_back_as_text(text: str) -> None:
     """What is no text stands as escapes then."""
     event = NodeSpared(round=1, reason=text)
-    told = dataclasses.replace(record(event), node=text, run_id=text)
+    told = replace(record(event), node=text, run_id=text)
     line = encode_record(told)
     assert line.isascii()
     assert line.isprintable()

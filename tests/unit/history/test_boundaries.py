@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 from elastic_harness.history.checkers import STANDARD, bind
@@ -23,6 +22,7 @@ from elastic_harness.history.events import (
     WorkerGone,
 )
 from elastic_harness.history.verdict import Outcome
+from msgspec.structs import replace
 
 from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import (

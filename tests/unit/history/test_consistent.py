@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Outcome, Verdict
+from msgspec.structs import replace
 
 from pytest_elastic.events.model import (
     CoordinatorStarted,
@@ -111,8 +111,8 @@ def edited(kind: str, number: int, **more: Any) -> list[Record]:  # noqa: ANN401
         name[:-1]: value for name, value in more.items() if name in ("at_", "node_", "run_id_")
     }
     fields = {name: value for name, value in more.items() if name[:-1] not in own}
-    event = dataclasses.replace(records[place].event, **fields)
-    records[place] = dataclasses.replace(records[place], event=event, **own)
+    event = replace(records[place].event, **fields)
+    records[place] = replace(records[place], event=event, **own)
     return records
 
 
@@ -129,7 +129,7 @@ def moved(kind: str, number: int, before: str, other: int) -> list[Record]:
     record, target = records[places(kind)[number]], records[places(before)[other]]
     records.remove(record)
     place = records.index(target)
-    records.insert(place, dataclasses.replace(record, at=target.at))
+    records.insert(place, replace(record, at=target.at))
     return records
 
 
@@ -283,7 +283,7 @@ def shifted(kind: str, number: int, seconds: float) -> list[Record]:
     """Return what is told, with one record earlier or later; its step begins with it."""
     records = told().records
     place = places(kind)[number]
-    records[place] = dataclasses.replace(records[place], at=records[place].at + seconds)
+    records[place] = replace(records[place], at=records[place].at + seconds)
     return records
 
 
@@ -304,7 +304,7 @@ def engine(seconds: float) -> list[Record]:
     for id in ("a", "b"):
         story.tell("engine", "", FaultPlanned(id=id, fault="kill"))
     last = story.records.pop()
-    return [*story.records, dataclasses.replace(last, at=last.at + seconds)]
+    return [*story.records, replace(last, at=last.at + seconds)]
 
 
 def hashed(step: int | None) -> list[Record]:
@@ -395,7 +395,7 @@ def closed_and_more(seconds: float) -> list[Record]:
     last = records[-1]
     return [
         *records,
-        dataclasses.replace(records[-2], event=HarnessFailed(what=""), at=last.at + seconds),
+        replace(records[-2], event=HarnessFailed(what=""), at=last.at + seconds),
     ]
 
 
@@ -523,7 +523,7 @@ def test_what_just_cannot_be_is_a_contradiction(
 def compared(records: list[Record], node: str, error_s: float) -> list[Record]:
     """Return the records, and how far off the clock of a node may be."""
     place = max(places("node_started")) + 1
-    clock = dataclasses.replace(records[place], node=node, event=ClockCompared(error_s=error_s))
+    clock = replace(records[place], node=node, event=ClockCompared(error_s=error_s))
     return [*records[:place], clock, *records[place:]]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from elastic_harness.history.checkers import bind
 from elastic_harness.history.events import (
@@ -18,6 +16,7 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.judge import Judgement, judge, judge_checks, overall, unmet
 from elastic_harness.history.verdict import Outcome
+from msgspec.structs import replace
 
 from pytest_elastic.events.codec import UnknownEvent
 from pytest_elastic.events.model import AgentStarted, Event
@@ -30,7 +29,7 @@ JOB = ClausePlanned(
 NEVER_LOST = ClausePlanned(key="never[0]", bucket="never", text="log /lost/", log="lost")
 SEEN_LOST = ClausePlanned(key="sometimes[0]", bucket="sometimes", text="log /lost/", log="lost")
 NEVER_FENCED = ClausePlanned(key="never[0]", bucket="never", text="", event="lease_lost")
-SEEN_FENCED = dataclasses.replace(NEVER_FENCED, key="sometimes[0]", bucket="sometimes")
+SEEN_FENCED = replace(NEVER_FENCED, key="sometimes[0]", bucket="sometimes")
 
 GAPS: list[dict[str, object]] = [
     {"unread": ("n1/a.log",)},
@@ -107,7 +106,7 @@ def test_an_event_that_was_not_seen_is_not_known_where_a_launcher_states_none(
     """As other launchers do; what the harness sees itself is known all the same."""
     found = verdicts(story)
     assert (found["never[0]"], found["sometimes[0]"]) == (never, sometimes)
-    own = dataclasses.replace(NEVER_FENCED, key="never[1]", event="worker_gone")
+    own = replace(NEVER_FENCED, key="never[1]", event="worker_gone")
     story.tell("engine", "", own).tell("engine", "", judged("never[1]", "valid"))
     assert verdicts(story)["never[1]"] == "valid"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from elastic_harness.history.checkers import bind, default_checks
 from elastic_harness.history.checkers.final_state import reference_of
 from elastic_harness.history.events import ReferenceObserved
 from elastic_harness.history.verdict import Outcome, Verdict
+from msgspec.structs import replace
 
 from pytest_elastic.events.codec import decode_record, encode_record
 from pytest_elastic.events.model import Record
@@ -162,7 +162,7 @@ def test_a_reference_is_an_undisturbed_run_of_which_all_was_seen() -> None:
     assert read is not None
     assert isinstance(read.event, ReferenceObserved)
     again = Job(reference=None).story
-    again.records.insert(1, dataclasses.replace(again.records[0], event=read.event))
+    again.records.insert(1, replace(again.records[0], event=read.event))
     assert bind("parameters", "same_as_uninterrupted").run(again.history).is_valid
     assert reference_of(Job().story.history) is None
     assert reference_of(Job(is_resumed=False, ends=False).story.history) is None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.consensus.records import End, Term, founding_record
 from pytest_elastic.rendezvous.model import Failure, Node
+from pytest_elastic.wire import Message
 
 __all__ = ["ANSWER", "FAILURE", "LEADER", "MESSAGES", "NODE", "RECORD", "REQUEST", "STORE", "VOTE"]
 
@@ -55,7 +57,7 @@ REQUEST = m.JoinRequest(
     restarts_used=0,
     meant_for="i1",
 )
-MESSAGES: Sequence[object] = (
+MESSAGES: Sequence[Message] = (
     ANSWER,
     REQUEST,
     STORE,

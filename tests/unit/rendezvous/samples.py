@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pytest_elastic.rendezvous.consensus.records import Configuration, Record, Term, founding_record
 from pytest_elastic.rendezvous.messages import LeaderAddress, RecordDecided

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.codec import Known, is_believable, what_is_unbelievable
 from pytest_elastic.rendezvous.consensus.records import Term
+from pytest_elastic.wire import Message
 from tests.unit.rendezvous.message_samples import ANSWER, LEADER, MESSAGES, RECORD, REQUEST, VOTE
 
 KNOWN = Known(counter=3, round=2, max_restarts=3)
@@ -42,7 +42,7 @@ APPEND = m.AppendRecord(term=RECORD.term, record=RECORD, base=RECORD)
         (m.VoteRequest(run_id="job", term=FAR_TERM, is_pre_vote=False), "term"),
     ],
 )
-def test_what_no_job_comes_to_is_not_believed(message: object, says: str) -> None:
+def test_what_no_job_comes_to_is_not_believed(message: Message, says: str) -> None:
     """Wherever in a message it stands."""
     problem = what_is_unbelievable(message, KNOWN)
     assert problem is not None
@@ -51,7 +51,7 @@ def test_what_no_job_comes_to_is_not_believed(message: object, says: str) -> Non
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 @pytest.mark.parametrize("known", [KNOWN, NOTHING], ids=["known", "nothing known"])
-def test_what_a_job_comes_to_is_believed(message: object, known: Known) -> None:
+def test_what_a_job_comes_to_is_believed(message: Message, known: Known) -> None:
     """Also by a node that knows of no job."""
     assert what_is_unbelievable(message, known) is None
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_elastic.cli.options import build_parser
 from pytest_elastic.rdzv_conf import parse_rdzv_conf
@@ -42,9 +42,7 @@ def test_the_same_settings_are_welcome() -> None:
 
 def test_every_difference_is_named_with_both_values() -> None:
     """The message says which option to change on which node, as it is typed."""
-    theirs = dataclasses.replace(
-        OURS, max_nodes=1, max_restarts=0, last_call_s=7.5, join_timeout_s=9.0
-    )
+    theirs = replace(OURS, max_nodes=1, max_restarts=0, last_call_s=7.5, join_timeout_s=9.0)
     assert difference(request(theirs), OURS, "n1") == (
         "cannot join run 'r' as node 'n2': its settings differ from those of n1, which leads: "
         "--max-restarts is 0 on n2 and 3 on n1; --nnodes is 1 on n2 and 1:2 on n1; "
@@ -55,7 +53,7 @@ def test_every_difference_is_named_with_both_values() -> None:
 
 def test_two_nodes_of_one_name_are_told_apart() -> None:
     """As two agents of one host are that were given no names."""
-    problem = difference(request(dataclasses.replace(OURS, lease_s=9.0)), OURS, "n2") or ""
+    problem = difference(request(replace(OURS, lease_s=9.0)), OURS, "n2") or ""
     assert "those of the node that leads: --rdzv-conf lease is 9 on this node and 5 on" in problem
 
 
@@ -70,7 +68,7 @@ OTHERS = {
 def test_every_setting_is_called_what_a_user_types(name: str) -> None:
     """Each that differs is an option of the command, or a setting that --rdzv-conf takes."""
     theirs = {**settings_as_values(OURS), name: OTHERS[name]}
-    problem = difference(dataclasses.replace(request(), settings=theirs), OURS, "n1") or ""
+    problem = difference(replace(request(), settings=theirs), OURS, "n1") or ""
     ((option, setting),) = re.findall(r"(?:leads: |; )(--\S+) ([a-z_]*)", problem)
     if option == "--rdzv-conf":
         parse_rdzv_conf(f"{setting}={'majority' if setting == 'quorum' else 7}")
@@ -81,7 +79,7 @@ def test_every_setting_is_called_what_a_user_types(name: str) -> None:
 def test_where_the_lease_differs_what_follows_from_it_is_not_named() -> None:
     """One option was given, and one is to be changed."""
     theirs = {**OTHERS, "run_id": "r"}
-    problem = difference(dataclasses.replace(request(), settings=theirs), OURS, "n1") or ""
+    problem = difference(replace(request(), settings=theirs), OURS, "n1") or ""
     assert "--rdzv-conf lease is 6 on n2 and 5 on n1" in problem
     assert "--max-restarts is 4" in problem
     assert "beat_interval" not in problem
@@ -89,14 +87,14 @@ def test_where_the_lease_differs_what_follows_from_it_is_not_named() -> None:
 
 def test_a_setting_that_one_side_does_not_know_is_a_difference() -> None:
     """Another version may have settings of its own."""
-    newer = dataclasses.replace(request(), settings={**request().settings, "new_s": 1.0})
+    newer = replace(request(), settings={**request().settings, "new_s": 1.0})
     problem = difference(newer, OURS, "n1") or ""
     assert "--rdzv-conf new is 1 on n2 and unknown on n1" in problem
 
 
 def test_another_run_is_named() -> None:
     """The run comes before everything else."""
-    theirs = dataclasses.replace(OURS, run_id="other", max_nodes=9)
+    theirs = replace(OURS, run_id="other", max_nodes=9)
     problem = difference(request(theirs), OURS, "n1") or ""
     assert "belongs to run 'other'" in problem
     assert "max_nodes" not in problem

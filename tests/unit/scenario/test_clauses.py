@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.history.events import LogMatched, WorkerGone
@@ -18,6 +16,7 @@ from elastic_harness.scenario.engine.clauses import (
 from elastic_harness.scenario.engine.observed import ObservedRun
 from elastic_harness.scenario.engine.timeline import EntryPhase, EntryState
 from elastic_harness.scenario.reading.loader import read_clause
+from msgspec.structs import replace
 
 from pytest_elastic.events.model import Record
 from tests.unit.scenario.bench import CRASH, scenario
@@ -170,7 +169,7 @@ def test_a_line_that_was_there_before_anybody_asked_is_older_than_the_fault() ->
         state = from_eventually("a", asked)
         state.open(50.0)
         line = LogMatched(pattern="x", line="x", by="worker", was_there=was_there)
-        record = dataclasses.replace(gone(51.0), event=line)
+        record = replace(gone(51.0), event=line)
         assert state.see(record, RUN, 51.0) is is_decided
 
 

@@ -7,7 +7,6 @@ ranks only the loss can be compared: see `LossFound`.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -187,8 +186,7 @@ def reference_of(history: History) -> ReferenceObserved | None:
         world_size=world.world_size,
         step=steps.pop(),
         states=tuple(
-            {each.name: getattr(state, each.name) for each in dataclasses.fields(state)}
-            for state in states
+            {name: getattr(state, name) for name in state.__struct_fields__} for state in states
         ),
     )
 

@@ -6,7 +6,6 @@ with its use here, they say themselves; this is about what ties them together.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -195,7 +194,7 @@ def _check_event(path: AstPath, condition: EventCondition) -> Iterator[Finding]:
             suggestion=did_you_mean(condition.event, EVENT_KINDS),
         )
         return
-    types = {each.name: str(each.type) for each in dataclasses.fields(kind)}
+    types = kind.__annotations__
     for name, value in condition.fields.items():
         wanted = _PLAIN.get(types.get(name, ""))
         if wanted is not None and type(value) is not wanted:

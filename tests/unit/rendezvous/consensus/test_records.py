@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_elastic.rendezvous.consensus.records import Configuration, Term
 from tests.unit.rendezvous.samples import leader_address, record_of

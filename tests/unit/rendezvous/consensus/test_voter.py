@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.consensus.records import End, Term
@@ -89,7 +88,7 @@ def test_nobody_votes_in_another_run_or_once_the_job_has_ended() -> None:
     """Every candidate is told the end."""
     voter = running()
     assert ask(voter, 2, run_id="other").reason == "this is run 'r'"
-    end = dataclasses.replace(record_of(2, "n1", "n2", "n3"), end=End(result="failed", reason="x"))
+    end = replace(record_of(2, "n1", "n2", "n3"), end=End(result="failed", reason="x"))
     assert voter.accept(end, FIRST)
     assert ask(voter, 2, is_pre_vote=True).is_granted, "it is not decided"
     voter.learn_decided(decided(end, is_started=False))
@@ -158,7 +157,7 @@ def test_a_host_gives_its_vote_on_a_new_job_up_for_a_job_that_runs_and_nothing_e
 def test_a_restart_is_used_when_the_round_that_it_starts_is_started() -> None:
     """One that is withdrawn has cost nothing; who is elected must not go on with its price."""
     voter = running()
-    charged = dataclasses.replace(record_of(2, "n1", "n2", "n3"), restart_count=1)
+    charged = replace(record_of(2, "n1", "n2", "n3"), restart_count=1)
     assert voter.accept(charged, FIRST)
     assert voter.restarts_used == 0
     assert voter.learn_decided(decided(charged, is_started=False))

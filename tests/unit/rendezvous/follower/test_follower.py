@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports

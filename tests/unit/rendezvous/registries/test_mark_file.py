@@ -6,10 +6,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_elastic.rendezvous.consensus.records import KnownJob
 from pytest_elastic.rendezvous.registries import mark_file

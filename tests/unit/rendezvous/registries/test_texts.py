@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from pytest_elastic.credentials import Credentials
-from pytest_elastic.plain import as_object
 from pytest_elastic.rendezvous.consensus.records import KnownJob
 from pytest_elastic.rendezvous.messages import LeaderAddress
 from pytest_elastic.rendezvous.model import Node
@@ -54,7 +54,10 @@ def test_what_nobody_of_the_job_has_signed_is_not_read(value: object) -> None:
 
 def test_what_was_signed_as_something_else_is_not_read() -> None:
     """The same fields, but another thing: a host is no leader."""
-    fields = {**as_object(LEADER), "signature": OURS.sign("host_address", "job", as_json(LEADER))}
+    fields = {
+        **msgspec.to_builtins(LEADER),
+        "signature": OURS.sign("host_address", "job", as_json(LEADER)),
+    }
     assert read_text(LeaderAddress, json.dumps(fields), "job", OURS) is None
     fields["signature"] = OURS.sign("leader_address", "job", as_json(LEADER))
     assert read_text(LeaderAddress, json.dumps(fields), "job", OURS) == LEADER
@@ -62,7 +65,7 @@ def test_what_was_signed_as_something_else_is_not_read() -> None:
 
 def as_json(value: object) -> str:
     """Return what is signed of a value."""
-    return json.dumps(as_object(value), sort_keys=True)
+    return json.dumps(msgspec.to_builtins(value), sort_keys=True)
 
 
 @SIGNED_OR_NOT
@@ -139,7 +142,7 @@ def test_what_is_no_record_is_shown_and_is_harmless(
 
 def test_a_name_in_a_record_is_harmless() -> None:
     """A stranger may have written it."""
-    leader = dataclasses.replace(LEADER, name="\x1b[2J" + "n" * 10_000)
+    leader = replace(LEADER, name="\x1b[2J" + "n" * 10_000)
     said = why_unread(as_text(leader, "job", None), "at a:1", OURS)
     assert said.isprintable()
     assert len(said) < 400
