@@ -33,6 +33,10 @@ LIMIT_S = 60.0
 ROOT = Path(__file__).resolve().parent.parent
 
 
+# Those that are open in this process, for several tests: what they use may change in any of these.
+OPEN: list[Bench] = []
+
+
 class Bench:
     """A started cluster and the events it has reported."""
 
@@ -49,6 +53,7 @@ class Bench:
         self.events: list[ClusterEvent] = []
         self.cluster = self.make(kind, preload=preload, as_user=as_user)
         wait_for(self.loop, self.cluster.start(), within_s=120)
+        OPEN.append(self)
 
     def make(self, kind: str, *, preload: Sequence[str], as_user: bool) -> LiveCluster:
         """Return the cluster, not started."""
@@ -68,6 +73,7 @@ class Bench:
         """End the server and all of its processes."""
         wait_for(self.loop, self.cluster.close(), within_s=LIMIT_S)
         self.loop.close()
+        OPEN.remove(self)
 
     def reset(self, folder: Path) -> None:
         """Begin anew: no nodes, healthy links, no events, another folder."""
@@ -78,11 +84,15 @@ class Bench:
     def borrow(self, folder: Path) -> Iterator[Bench]:
         """Lend the cluster to one test, without nodes, and look afterwards for what it left."""
         self.reset(folder)
-        spared = leaks.Spared(pids=self.cluster.own_pids, fds=self.cluster.own_fds)
-        before = leaks.snapshot(spared=spared)
+        before = leaks.snapshot(spared=self.spared)
         yield self
         self.reset(folder)
-        assert leaks.leaks_since(before, within_s=20.0, spared=spared) == []
+        assert leaks.leaks_since(before, within_s=20.0, spared=self.spared) == []
+
+    @property
+    def spared(self) -> leaks.Spared:
+        """What the cluster uses now. Machines may have called again since the last look."""
+        return leaks.Spared(pids=self.cluster.own_pids, fds=self.cluster.own_fds)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Serve the loop until something holds, for at most `LIMIT_S`."""

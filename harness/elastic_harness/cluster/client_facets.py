@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import resource
 import socket
@@ -11,8 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from elastic_harness.cluster.cluster import GATEWAY, Capabilities, ClusterError, ClusterNode
-from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy, policy_to
+from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
 from elastic_harness.cluster.facets import FileLimit, NetworkCounters
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
 from elastic_harness.cluster.local_processes import listens_at
@@ -21,11 +22,6 @@ from elastic_harness.conversation import Answer
 from elastic_harness.future import Future, Steps, run, settled
 from elastic_harness.network.link_model import DropReason, Layers, LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange, read_hosts
-from elastic_harness.network.switch_wire import (
-    counters_from_fields,
-    layers_to_fields,
-    policy_to_fields,
-)
 from elastic_harness.network.traffic import check_class
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
@@ -41,6 +37,7 @@ __all__ = [
     "Switch",
     "add_up",
     "ends_by_index",
+    "links_counted",
     "policy_order",
 ]
 
@@ -110,7 +107,7 @@ class Switch(_Facet):
         device's own queue is full; those of nodes that have ended are known to the server.
         """
         answer = yield from self._ask_switch("counters", {})
-        links = counters_from_fields(answer.fields["links"])
+        links = links_counted(answer)
         of_ended = self._client.ask("drops_of_ended", {})
         devices = [self._ask_node(name, "count_drops", {}) for name in self._client.places]
         stalled = int((yield from of_ended).fields["dropped"])
@@ -152,6 +149,12 @@ def _packets(answer: Answer) -> int:
     return int(answer.fields["packets"])
 
 
+def links_counted(answer: Answer) -> dict[Pair, LinkCounters]:
+    """Return the counters of each link that a switch answered with."""
+    rows = msgspec.convert(answer.fields["links"], list[tuple[str, str, LinkCounters]])
+    return {(source, target): counters for source, target, counters in rows}
+
+
 def policy_order(
     pairs: Sequence[Pair], policy: LinkPolicy, traffic: str | None, layers: Layers
 ) -> dict[str, Any]:
@@ -160,8 +163,8 @@ def policy_order(
         check_class(traffic)
     return {
         "pairs": [list(pair) for pair in pairs],
-        "policy": policy_to_fields(policy),
-        "layers": layers_to_fields(layers),
+        "policy": msgspec.to_builtins(policy),
+        "layers": msgspec.to_builtins(layers),
         "traffic": traffic,
     }
 
@@ -243,14 +246,13 @@ class NodeDisks(_Facet):
     def set_policy(
         self, node: str, path: str, owner: str, policy: DiskPolicy | None
     ) -> Future[None]:
-        more = {} if policy is None else {"policy": policy_to(policy)}
+        more = {} if policy is None else {"policy": msgspec.to_builtins(policy)}
         order = "unset" if policy is None else "set"
         return self._ask_disk(node, path, order, {"owner": owner, **more}).then(_nothing)
 
     def counters(self, node: str, path: str) -> Future[DiskCounters]:
-        names = [each.name for each in dataclasses.fields(DiskCounters)]
         return self._ask_disk(node, path, "count", {}).then(
-            lambda answer: DiskCounters(**{name: answer.fields[name] for name in names})
+            lambda answer: msgspec.convert(answer.fields, DiskCounters)
         )
 
     def _ask_disk(
@@ -288,9 +290,8 @@ class NodeLimits(_Facet):
 
     def readings(self, node: str) -> Future[GroupReadings]:
         self._client.running(node)
-        names = [each.name for each in dataclasses.fields(GroupReadings)]
         return self._client.ask("read_limits", {"name": node}).then(
-            lambda answer: GroupReadings(**{name: answer.fields[name] for name in names})
+            lambda answer: msgspec.convert(answer.fields, GroupReadings)
         )
 
     def limit_files(

@@ -19,6 +19,7 @@ import os
 import socket
 from collections.abc import Sequence
 
+import msgspec
 from typing_extensions import assert_never
 
 from elastic_harness.conversation import Answer, Conversation, Reply
@@ -32,15 +33,12 @@ from elastic_harness.network.link_model import (
     Decision,
     DecisionKind,
     DropReason,
+    Layers,
     Link,
     LinkMode,
+    LinkPolicy,
     Pair,
     Traffic,
-)
-from elastic_harness.network.switch_wire import (
-    counters_to_fields,
-    layers_from_fields,
-    policy_from_fields,
 )
 from elastic_harness.network.traffic import TrafficTable
 from elastic_harness.network.trunk import Trunk, trunk_over
@@ -368,8 +366,10 @@ class Switch:
         return Answer(fields={"ports": sorted(port.name for port in self._ports.values())})
 
     def _count(self) -> Answer:
-        links = {pair: link.counters() for pair, link in self._links.items()}
-        return Answer(fields={"links": counters_to_fields(links), "own": self._own_drops()})
+        links = [(*pair, link.counters()) for pair, link in sorted(self._links.items())]
+        return Answer(
+            fields={"links": msgspec.to_builtins(links, str_keys=True), "own": self._own_drops()}
+        )
 
     def _flush_trunks(self, *, asks_idle: bool = False) -> Future[list[None]]:
         """Wait until the others have all that was sent to them; what stalls is not waited for."""
@@ -433,7 +433,8 @@ class Switch:
 
     def _set_policy(self, fields: JsonObject) -> None:
         pairs, traffic = _pairs(fields), fields["traffic"]
-        policy, layers = policy_from_fields(fields["policy"]), layers_from_fields(fields["layers"])
+        policy = msgspec.convert(fields["policy"], LinkPolicy)
+        layers = msgspec.convert(fields["layers"], Layers)
         # One moment for all of it: what is due by then has arrived, and nothing else is.
         now = self._loop.now()
         self._deliver_due(now)

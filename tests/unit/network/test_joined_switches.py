@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
 import pytest
 from elastic_harness.conversation import Answer, Conversation
 from elastic_harness.future import Future
 from elastic_harness.network import packets
 from elastic_harness.network.link_model import LinkPolicy
 from elastic_harness.network.switch import Switch
-from elastic_harness.network.switch_wire import policy_to_fields
 from elastic_harness.network.trunk import STALL_S
 
 from pytest_elastic.loop import Loop
@@ -21,7 +21,7 @@ _HEADER = bytes((0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0, 10, 77, 0, 1, 10, 77,
 _FRAME = packets.frame_of(_HEADER + bytes(9))
 CUT = {
     "pairs": [["n1", "n2"]],
-    "policy": policy_to_fields(LinkPolicy(up=False)),
+    "policy": msgspec.to_builtins(LinkPolicy(up=False)),
     "layers": [],
     "traffic": None,
 }
@@ -186,7 +186,7 @@ def test_an_answer_to_an_earlier_question_does_not_count(joined: Joined) -> None
 
 def test_a_policy_comes_into_force_at_the_moment_that_was_asked_for(joined: Joined) -> None:
     """In the order in which they were given; a reset takes back what is still to come."""
-    near, whole = joined.sides[0], {**CUT, "policy": policy_to_fields(LinkPolicy())}
+    near, whole = joined.sides[0], {**CUT, "policy": msgspec.to_builtins(LinkPolicy())}
     at = joined.clock.at + 1.0
     cut = joined.begin("set_policy", {**CUT, "at": at})
     joined.send()

@@ -8,13 +8,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
 import pytest
 from elastic_harness.conversation import Conversation
 from elastic_harness.future import wait_for
 from elastic_harness.network import packets
 from elastic_harness.network.link_model import HEALTHY, LinkMode, LinkPolicy
 from elastic_harness.network.switch import Switch
-from elastic_harness.network.switch_wire import policy_to_fields
 
 from pytest_elastic.loop import Loop
 
@@ -65,7 +65,7 @@ class Table:
         """Put a policy in force from n1 to n2."""
         fields = {
             "pairs": [["n1", "n2"]],
-            "policy": policy_to_fields(policy),
+            "policy": msgspec.to_builtins(policy),
             "layers": [],
             "traffic": None,
         }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["DISK_OPERATIONS", "DiskCounters", "DiskPolicy", "combine", "policy_from", "policy_to"]
+__all__ = ["DISK_OPERATIONS", "DiskCounters", "DiskPolicy", "combine"]
 
 # The kinds of operation that a disk can fail at.
 DISK_OPERATIONS = ("read", "write", "sync")
@@ -62,16 +62,6 @@ def combine(policies: Iterable[DiskPolicy]) -> DiskPolicy:
             holds=total.holds if each.holds is None else each.holds,
         )
     return total
-
-
-def policy_from(fields: Mapping[str, Any]) -> DiskPolicy:
-    """Return a policy that went through JSON."""
-    return DiskPolicy(**{**fields, "fails": tuple(fields["fails"])})
-
-
-def policy_to(policy: DiskPolicy) -> dict[str, Any]:
-    """Return a policy as it goes through JSON."""
-    return asdict(policy)
 
 
 def _smaller(one: Any, other: Any) -> Any:  # noqa: ANN401 (two kinds of number, and None)

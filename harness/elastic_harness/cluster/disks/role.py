@@ -10,11 +10,12 @@ import contextlib
 import errno
 import os
 import socket
-from dataclasses import asdict
+
+import msgspec
 
 from elastic_harness.cluster.disks.fuse_wire import MAX_WRITE
 from elastic_harness.cluster.disks.layer import DiskLayer
-from elastic_harness.cluster.disks.policy import DiskPolicy, policy_from
+from elastic_harness.cluster.disks.policy import DiskPolicy
 from elastic_harness.conversation import Conversation, Reply
 from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import JsonObject
@@ -55,14 +56,14 @@ class DiskRole:
                 self._loop.watch(self._fuse, on_readable=self._serve)
                 reply.done()
             case "set":
-                self._policies[fields["owner"]] = policy_from(fields["policy"])
+                self._policies[fields["owner"]] = msgspec.convert(fields["policy"], DiskPolicy)
                 self._apply(reply)
             case "unset":
                 self._policies.pop(fields["owner"], None)
                 self._apply(reply)
             case "count":
                 assert self._layer is not None, "a path is attached first"
-                reply.done(asdict(self._layer.counters))
+                reply.done(msgspec.to_builtins(self._layer.counters))
             case _:
                 reply.failed(f"a disk does not know how to '{op}'")
 

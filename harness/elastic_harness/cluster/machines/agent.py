@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
+import msgspec
+
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.cluster import (
     ClusterError,
@@ -39,7 +41,6 @@ from elastic_harness.cluster.process import ProcessRef, ProcessSpec
 from elastic_harness.conversation import Answer, Conversation, Reply
 from elastic_harness.future import Future, Steps, gather, run, settled
 from elastic_harness.leaks import what_is_left
-from elastic_harness.network.switch_wire import counters_to_fields
 from elastic_harness.network.trunk import DATAGRAM_MTU
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.credentials import Credentials
@@ -378,7 +379,8 @@ class NodeAgent:
     def _count(self) -> Steps[Answer]:
         assert self._cluster.network is not None, "only a network has counters"
         counters = yield from self._cluster.network.counters()
-        links = counters_to_fields(counters.links)
+        rows = [(*pair, found) for pair, found in sorted(counters.links.items())]
+        links = msgspec.to_builtins(rows, str_keys=True)
         return Answer(fields={"links": links, "own": dict(counters.own_drops)})
 
     def _capture(self, fields: JsonObject) -> Steps[Answer]:
