@@ -339,12 +339,13 @@ def test_a_crash_is_heard(bench: Bench) -> None:
     listen = (
         "import socket, sys, time\n"
         "s = socket.socket(); s.bind(('', 7000)); s.listen(); open(sys.argv[1], 'w').close()\n"
-        "c, _ = s.accept(); time.sleep(1000)\n"
+        "c, _ = s.accept(); c.send(b'hello'); time.sleep(1000)\n"
     )
     bench.python("n2", listen, str(bench.folder / "ready"))
     bench.wait_for_file("ready")
     with bench.open_socket("n1") as peer:
         peer.connect(("10.77.0.2", 7000))
+        assert peer.recv(5) == b"hello"  # one that was not accepted yet would be reset
         bench.end("crash", "n2")
         assert peer.recv(1) == b""
     with bench.open_socket("n1") as late, pytest.raises(ConnectionRefusedError):
