@@ -63,7 +63,17 @@ _CLAUSES: Final = tuple(
 )
 _ENGINE: Final = tuple(
     f"tests/unit/scenario/test_{name}.py"
-    for name in ("engine_end", "engine", "engine_faults", "engine_clauses", "broken_for_good")
+    for name in (
+        "engine_end",
+        "engine",
+        "engine_faults",
+        "engine_clauses",
+        "broken_for_good",
+        "engine_stated",
+        "held_writers",
+        "holds",
+        "standing_still",
+    )
 )
 # All of them: most faults are shown in the tables of one file.
 _FAULTS: Final = ("tests/unit/faults",)
@@ -87,7 +97,9 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "scenario/engine/clauses": _CLAUSES,
     "scenario/planning/planned_clauses": _CLAUSES,
     "scenario/engine/conditions": _CLAUSES,
-    "scenario/engine/observed": _ENGINE,
+    **{f"scenario/engine/{name}": _ENGINE for name in (
+        "engine", "holds", "observed", "timeline",
+    )},
     **{f"faults/{name}": _FAULTS for name in (
         "command", "context", "evidence",
         "disks/disk", "disks/files",

@@ -323,6 +323,17 @@ def test_a_step_of_a_worker_that_has_done_none_is_not_past() -> None:
     assert bench.fired == ["x"]
 
 
+def test_an_order_may_be_on_its_way_while_the_first_step_is_done() -> None:
+    """The worker was there when it was given."""
+    bench = Bench(scenario(), is_open=True)
+    bench.start_nodes("n1")
+    bench.form("n1")
+    bench.add(id="x", at={"step": 1, "rank": 0}, kill="rank 0")
+    bench.step(0, 1)
+    bench.hold(0, 2)
+    assert bench.fired == ["x"]
+
+
 def test_a_time_that_a_running_test_gives_counts_from_when_it_is_given() -> None:
     """`at="2s"`, added 5 s into the run, is 7 s into the run."""
     bench = Bench(scenario(), is_open=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from elastic_harness.history.events import WriterHeld
+from elastic_harness.history.events import NodeStarted, WriterHeld
 from elastic_harness.scenario.engine.holds import HOLD_LIMIT_S
-from elastic_harness.scenario.engine.messages import HoldWriting, ReleaseWriting
+from elastic_harness.scenario.engine.messages import HoldWriting, ReleaseWriting, TimePassed
 
-from tests.unit.scenario.bench import Bench, running
+from tests.unit.scenario.bench import CRASH, Bench, running
 
 TORN = {"id": "torn", "when": {"writing": "*.pt", "step": 3}, "kill": "rank 0"}
 HELD = WriterHeld(pattern="*.pt", path=None, file="newest.pt")
@@ -50,6 +50,17 @@ def test_one_node_can_be_named_and_no_step_need_be() -> None:
     assert bench.fired == ["torn"]
 
 
+def test_writers_of_other_entries_and_of_later_rounds_stay_held() -> None:
+    """An entry that waits for a step holds none; a node without a launcher writes nothing."""
+    bench = running(CRASH, TORN)
+    bench.see(NodeStarted(address="10.77.0.3", incarnation=1), node="n3")
+    bench.steps(3)
+    assert held_on(bench) == ["n1", "n2"]
+    bench.form("n1", "n2")
+    bench.pass_time(1)
+    assert let_go_on(bench) == []
+
+
 def test_a_node_that_comes_later_has_its_writers_held_too() -> None:
     """While the entry still waits."""
     bench = running(TORN)
@@ -64,9 +75,11 @@ def test_nobody_is_held_longer_than_a_rank_may_be() -> None:
     bench = running(TORN)
     bench.steps(3)
     bench.see(HELD, node="n1")
+    until = bench.now + HOLD_LIMIT_S
     bench.pass_time(HOLD_LIMIT_S - 0.1)
     assert let_go_on(bench) == []
-    bench.pass_time(0.2)
+    bench.now = until
+    bench.give(TimePassed())
     assert let_go_on(bench) == ["n1", "n2"]
 
 

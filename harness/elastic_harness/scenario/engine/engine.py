@@ -347,7 +347,7 @@ class EngineMachine:
                     if asked.node in (None, node) and node in self._run.launchers:
                         entry.writers_held_on.add(node)
                         self._put(HoldWriting(entry_id=entry.id, node=node, condition=asked))
-            elif entry.phase is not EntryPhase.WAITING and entry.writers_held_on:
+            elif entry.phase is not EntryPhase.WAITING:
                 entry.writer_held_at = entry.writer_held_at or now
                 is_late = now >= entry.writer_held_at + HOLD_LIMIT_S
                 if is_late or not entry.holds_rank:
@@ -380,27 +380,19 @@ class EngineMachine:
             if self._quiescent_at is None and not self._flow.is_healing:
                 self._quiescent_at = now
             return
-        are_open = any(
+        if self._is_open or not all(entry.is_settled for entry in self._flow.entries):
+            return
+        # A clause that waits for an entry can only begin with the heal that comes now, if at all.
+        if any(
             clause.bucket is Bucket.EVENTUALLY and clause.verdict is None
             for clause in self._clauses
-            if clause.base is not None or self._may_still_open(clause)
-        )
-        if self._is_open or are_open or not all(entry.is_settled for entry in self._flow.entries):
+            if clause.base is not None
+        ):
             return
         self._become(RunPhase.QUIESCENT)
         self._flow.heal_everything()
         if not self._flow.is_healing:
             self._quiescent_at = now
-
-    def _may_still_open(self, clause: ClauseState) -> bool:
-        """Tell whether the entry that a clause waits for can still get there before quiescence."""
-        if clause.after is None:
-            return True
-        leaders = self._flow.named(clause.after.id)
-        if clause.after.healed:
-            # The automatic heal at quiescence is what such a clause may be waiting for.
-            return any(not entry.is_settled for entry in leaders)
-        return any(entry.in_force_at is None and not entry.is_over for entry in leaders)
 
     # --- end -----------------------------------------------------------------------------------
 
@@ -494,6 +486,7 @@ class EngineMachine:
         assert self._started_at is not None, "an engine that steps has started"
         self._started_at += seconds
         self._quiescent_at = None if self._quiescent_at is None else self._quiescent_at + seconds
+        self._end_at = None if self._end_at is None else self._end_at + seconds
         self._woken_at = None
         self._flow.shift(seconds)
         self._holds.shift(seconds)

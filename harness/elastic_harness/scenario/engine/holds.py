@@ -38,21 +38,21 @@ def why_past(
     may have been on its way as the step ended.
     """
     rank, step = pinned.rank, pinned.step
-    was_there = asked_at is not None and asked_at[0] == worker.pid
-    if asked_at is not None and was_there and asked_at[1] >= step:
-        return f"rank {rank} was at step {asked_at[1]} already when step {step} was asked for"
+    was_at = asked_at[1] if asked_at is not None and asked_at[0] == worker.pid else None
+    if was_at is not None and was_at >= step:
+        return f"rank {rank} was at step {was_at} already when step {step} was asked for"
     numbers = [each.count if each.step is None else each.step for each in worker.steps]
     done = [number for number in numbers if number < held]
     passed = [number for number in done if number >= step]
-    if len(passed) > was_there:
+    if len(passed) > (was_at is not None):
         return (
             f"rank {rank} had done step {passed[-1]} before the order to hold it after step {step} "
             "reached it"
         )
-    if held > step and not done and (worker.resumed_at_step or 0) >= step:
+    resumed_at = worker.resumed_at_step
+    if held > step and not done and resumed_at is not None and resumed_at >= step:
         return (
-            f"rank {rank} began round {world.ordinal} after step {worker.resumed_at_step}: step "
-            f"{step} was past"
+            f"rank {rank} began round {world.ordinal} after step {resumed_at}: step {step} was past"
         )
     return None
 
