@@ -70,6 +70,7 @@ _ENGINE: Final = tuple(
         "engine_clauses",
         "broken_for_good",
         "engine_stated",
+        "fault_flow",
         "held_writers",
         "holds",
         "standing_still",
@@ -98,7 +99,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "scenario/planning/planned_clauses": _CLAUSES,
     "scenario/engine/conditions": _CLAUSES,
     **{f"scenario/engine/{name}": _ENGINE for name in (
-        "engine", "holds", "observed", "timeline",
+        "engine", "fault_flow", "holds", "observed", "timeline",
     )},
     **{f"faults/{name}": _FAULTS for name in (
         "command", "context", "evidence",

@@ -59,6 +59,73 @@ def test_a_launcher_that_will_be_mended_is_waited_for() -> None:
     assert bench.end.outcome == "failed"
 
 
+def is_over_without_n2(bench: Bench) -> bool:
+    """Close the timeline, let n1 end well, and tell whether that ends the run."""
+    bench.close()
+    bench.exit_launcher("n1", 0)
+    bench.pass_time(1)
+    return bench.is_over
+
+
+def frozen(bench: Bench) -> None:
+    """Let it be frozen."""
+    bench.in_force("frozen")
+    bench.prove("frozen")
+
+
+def test_only_what_nothing_mends_is_broken_for_good() -> None:
+    """A heal that is over mends nothing any more, nor does one of something else."""
+    pause = {"id": "frozen", "pause": {"agent": "n2"}}
+    cases: list[tuple[list[dict[str, object]], bool]] = [
+        ([{**pause, "at": "0s"}], True),
+        ([{**pause, "at": "0s", "for": "5s"}], False),
+        ([{"id": "mend", "at": "0s", "heal": "frozen"}, {**pause, "at": "0s"}], True),
+        (
+            [
+                {"id": "cut", "at": "30s", "partition": "n1"},
+                {"id": "mend", "after": "cut + 1s", "heal": "cut"},
+                {**pause, "at": "0s"},
+            ],
+            True,
+        ),
+    ]
+    for entries, is_over in cases:
+        bench = Bench(scenario(nodes=2), is_open=True)
+        bench.start_nodes("n1", "n2")
+        for entry in entries:
+            bench.add(**entry)
+        frozen(bench)
+        assert is_over_without_n2(bench) == is_over, entries
+
+
+def test_what_breaks_after_the_last_was_added_is_broken_for_good() -> None:
+    """Nobody is left to mend it."""
+    bench = Bench(scenario(nodes=2), is_open=True)
+    bench.start_nodes("n1", "n2")
+    bench.add(id="frozen", at="2s", pause={"agent": "n2"})
+    bench.close()
+    bench.pass_time(2)
+    frozen(bench)
+    bench.exit_launcher("n1", 0)
+    bench.pass_time(1)
+    assert bench.is_over
+
+
+def test_a_launcher_that_was_mended_counts_again() -> None:
+    """It fails by itself."""
+    bench = Bench(scenario(nodes=2), is_open=True)
+    bench.start_nodes("n1", "n2")
+    bench.add(id="frozen", at="0s", pause={"agent": "n2"})
+    frozen(bench)
+    bench.add(id="mend", at="0s", heal="frozen")
+    bench.undo("frozen")
+    assert not is_over_without_n2(bench)
+    bench.exit_launcher("n2", 1)
+    bench.pass_time(1)
+    assert bench.end is not None
+    assert bench.end.outcome == "failed"
+
+
 def test_a_run_that_reaches_its_limit_says_what_is_still_in_force() -> None:
     """A job that could not end because of it is the first thing to think of."""
     bench = Bench(scenario(nodes=2), is_open=True)

@@ -58,7 +58,7 @@ class FaultFlow:
         run: ObservedRun,
         *,
         put: Callable[[EngineCommand], None],
-        is_open: bool = False,
+        is_open: bool,
     ) -> None:
         self._plan = plan
         self._catalog = catalog
@@ -107,7 +107,7 @@ class FaultFlow:
         """Let a record set off what waits for it, and heal what waits for it to be healed."""
         for entry in self.entries:
             if entry.phase is EntryPhase.WAITING and entry.watcher is not None:
-                entry.evidence = entry.evidence or entry.watcher.see(record, self._run)
+                entry.evidence = entry.watcher.see(record, self._run)
             if entry.heal_watcher is None or entry.phase is not EntryPhase.IN_FORCE:
                 continue
             if entry.heal_watcher.see(record, self._run):
@@ -150,7 +150,7 @@ class FaultFlow:
     def on_proved(self, entry: EntryState, evidence: Evidence | str, now: float) -> None:
         """A fault was seen to act."""
         self.on_in_force(entry, now, needs_job=False)
-        if entry.proved is None and entry.phase is not EntryPhase.FAILED:
+        if entry.proved is None:
             entry.proved = True
             found = Evidence.of(evidence)
             self._put_fact(FaultEffective(id=entry.id, evidence=found.text, facts=found.facts))
@@ -186,9 +186,8 @@ class FaultFlow:
 
         One thing may make another due, but each entry moves on a few times at most, so this ends.
         """
-        for _ in range(4 * len(self.entries) + 4):
-            if not any([self._fire_due(now), self._heal_due(now)]):
-                break
+        while any([self._fire_due(now), self._heal_due(now)]):
+            pass
 
     def _fire_due(self, now: float) -> bool:
         moved = False
@@ -320,7 +319,6 @@ class FaultFlow:
 
     def _finish_own(self, entry: EntryState, now: float) -> None:
         entry.in_force_at = entry.healed_at = now
-        entry.proved = True
         entry.become(EntryPhase.HEALED)
 
     def heal(self, entry: EntryState, by: str) -> None:
