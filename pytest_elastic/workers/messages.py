@@ -1,7 +1,7 @@
 """What agent and keeper say to each other, over one Unix socket pair, as JSON objects.
 
-Orders go from the agent to the keeper, reports come back. Both are frozen dataclasses with a
-`kind`; `encode` and `decode` are each other's inverse, and `decode` refuses what it does not know.
+Orders go from the agent to the keeper, reports come back. `encode` and `decode` are each other's
+inverse, and `decode` refuses what it does not know.
 """
 
 from __future__ import annotations

@@ -83,7 +83,8 @@ def test_a_script_that_loses_nothing_passes_and_its_battery_can_be_kept(
     """
     monkeypatch.delenv(VARIABLE)
     shutil.copy(ROOT / "examples" / "minimal.py", tmp_path / "train.py")
-    torchrun = ["torchrun", "--nnodes=2", "--nproc-per-node=1", "train.py", "--steps=60"]
+    # So many that it is still in the first half when its first checkpoint is seen, a little later.
+    torchrun = ["torchrun", "--nnodes=2", "--nproc-per-node=1", "train.py", "--steps=240"]
     only = "--only=worker-killed,checkpoint-torn"
     done = check_up(only, "--save=battery", *torchrun, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -129,9 +130,10 @@ def test_an_absolute_path_in_the_working_folder_is_that_of_the_runs_copy(tmp_pat
     assert not (tmp_path / "here" / "saved").exists()
     elsewhere = check_up(*words, f"{tmp_path}/elsewhere", cwd=tmp_path / "here")
     told = " ".join((elsewhere.stdout + elsewhere.stderr).split())
-    # Of the two runs without a fault, which are side by side, one may find what the other saved.
+    # Of the two runs without a fault, which are side by side, one may find what the other saved:
+    # in the middle, or at the end, where it has no step left to do.
     expected = {
-        2: "train.py did not begin afresh: it found a checkpoint of an earlier run",
+        2: "checkpoint of an earlier run",
         3: "worker-killed: unknown. A worker is killed between two checkpoints. it went on",
     }
     assert expected[elsewhere.returncode] in told
