@@ -20,6 +20,7 @@ from elastic_harness.cluster.local_processes import listens_at
 from elastic_harness.cluster.process import ProcessInfo, ProcessRef, is_running
 from elastic_harness.conversation import Answer
 from elastic_harness.future import Future, Steps, run, settled
+from elastic_harness.network.link_counters import links_of
 from elastic_harness.network.link_model import DropReason, Layers, LinkCounters, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange, read_hosts
 from elastic_harness.network.traffic import check_class
@@ -37,7 +38,6 @@ __all__ = [
     "Switch",
     "add_up",
     "ends_by_index",
-    "links_counted",
     "policy_order",
 ]
 
@@ -107,7 +107,7 @@ class Switch(_Facet):
         device's own queue is full; those of nodes that have ended are known to the server.
         """
         answer = yield from self._ask_switch("counters", {})
-        links = links_counted(answer)
+        links = links_of(answer.fields["links"])
         of_ended = self._client.ask("drops_of_ended", {})
         devices = [self._ask_node(name, "count_drops", {}) for name in self._client.places]
         stalled = int((yield from of_ended).fields["dropped"])
@@ -147,12 +147,6 @@ def _nothing(_: Answer) -> None:
 
 def _packets(answer: Answer) -> int:
     return int(answer.fields["packets"])
-
-
-def links_counted(answer: Answer) -> dict[Pair, LinkCounters]:
-    """Return the counters of each link that a switch answered with."""
-    rows = msgspec.convert(answer.fields["links"], list[tuple[str, str, LinkCounters]])
-    return {(source, target): counters for source, target, counters in rows}
 
 
 def policy_order(

@@ -5,8 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-__all__ = ["Counts", "DropReason", "LinkCounters"]
+import msgspec
+
+__all__ = ["Counts", "DropReason", "LinkCounters", "links_of", "rows_of"]
 
 
 class DropReason(enum.Enum):
@@ -59,6 +62,19 @@ class LinkCounters:
 
 
 _NOTHING = LinkCounters()
+
+
+def rows_of(links: Mapping[tuple[str, str], LinkCounters]) -> list[Any]:
+    """Return the counters of links as JSON rows (source, target, counters), in order of names."""
+    rows = [(*pair, counters) for pair, counters in sorted(links.items())]
+    found: list[Any] = msgspec.to_builtins(rows, str_keys=True)
+    return found
+
+
+def links_of(rows: list[Any]) -> dict[tuple[str, str], LinkCounters]:
+    """Return the counters of each link that JSON rows stand for."""
+    found = msgspec.convert(rows, list[tuple[str, str, LinkCounters]])
+    return {(source, target): counters for source, target, counters in found}
 
 
 class Counts:

@@ -28,6 +28,7 @@ from elastic_harness.network import packets
 from elastic_harness.network.alarm import Alarm
 from elastic_harness.network.capture import Captures, describe_decision
 from elastic_harness.network.lane import Lane, Packet, Port
+from elastic_harness.network.link_counters import rows_of
 from elastic_harness.network.link_model import (
     NO_CLASS,
     Decision,
@@ -366,10 +367,8 @@ class Switch:
         return Answer(fields={"ports": sorted(port.name for port in self._ports.values())})
 
     def _count(self) -> Answer:
-        links = [(*pair, link.counters()) for pair, link in sorted(self._links.items())]
-        return Answer(
-            fields={"links": msgspec.to_builtins(links, str_keys=True), "own": self._own_drops()}
-        )
+        links = {pair: link.counters() for pair, link in self._links.items()}
+        return Answer(fields={"links": rows_of(links), "own": self._own_drops()})
 
     def _flush_trunks(self, *, asks_idle: bool = False) -> Future[list[None]]:
         """Wait until the others have all that was sent to them; what stalls is not waited for."""

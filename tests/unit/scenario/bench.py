@@ -47,10 +47,12 @@ from elastic_harness.scenario.reading.loader import read_clause, read_entry
 
 from pytest_elastic.events.model import Event, Record
 
-__all__ = ["CRASH", "Bench", "running", "scenario"]
+__all__ = ["CRASH", "CUT", "KILL", "Bench", "running", "scenario"]
 
-# A fault as most tests here have it.
+# Faults as most tests here have them.
 CRASH: Mapping[str, Any] = {"at": {"step": 3, "rank": 1}, "id": "crash", "kill": "rank 1"}
+KILL: Mapping[str, Any] = {"at": "1s", "id": "x", "kill": "rank 1"}
+CUT: Mapping[str, Any] = {"at": "1s", "id": "cut", "partition": "n2"}
 
 C = TypeVar("C", bound=EngineCommand)
 E = TypeVar("E", bound=Event)

@@ -9,7 +9,6 @@ from elastic_harness.history.events import (
     ClausePlanned,
     FaultIneffective,
     FaultPlanned,
-    ProcessExited,
     RankReleased,
 )
 from elastic_harness.scenario.engine.engine import END_GRACE_S, EngineMachine, RunPhase
@@ -23,10 +22,8 @@ from elastic_harness.scenario.engine.messages import (
 )
 from elastic_harness.scenario.planning.planner import make_plan
 
-from tests.unit.scenario.bench import CRASH, Bench, running, scenario
+from tests.unit.scenario.bench import CRASH, CUT, KILL, Bench, running, scenario
 
-KILL = {"at": "1s", "id": "x", "kill": "rank 1"}
-CUT = {"at": "1s", "id": "cut", "partition": "n2"}
 ROUND_2 = {"round": 2, "after": "x", "within": "5s"}
 
 
@@ -424,4 +421,3 @@ def test_the_end_of_a_run_releases_every_rank() -> None:
     bench.end_job(1)
     bench.pass_time(1)
     assert bench.released == [1]
-    assert bench.facts(ProcessExited) == []

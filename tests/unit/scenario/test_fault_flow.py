@@ -15,10 +15,7 @@ from elastic_harness.history.events import (
 from elastic_harness.scenario.engine.messages import TimePassed, TimeStoodStill
 from elastic_harness.scenario.planning.planner import PinnedTargets, make_plan
 
-from tests.unit.scenario.bench import CRASH, Bench, running, scenario
-
-KILL = {"at": "1s", "id": "x", "kill": "rank 1"}
-CUT = {"at": "1s", "id": "cut", "partition": "n2"}
+from tests.unit.scenario.bench import CRASH, CUT, KILL, Bench, running, scenario
 
 
 def at_once(bench: Bench, seconds: float) -> None:

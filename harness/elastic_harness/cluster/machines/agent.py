@@ -18,8 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
-import msgspec
-
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.cluster import (
     ClusterError,
@@ -41,6 +39,7 @@ from elastic_harness.cluster.process import ProcessRef, ProcessSpec
 from elastic_harness.conversation import Answer, Conversation, Reply
 from elastic_harness.future import Future, Steps, gather, run, settled
 from elastic_harness.leaks import what_is_left
+from elastic_harness.network.link_counters import rows_of
 from elastic_harness.network.trunk import DATAGRAM_MTU
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.credentials import Credentials
@@ -379,9 +378,7 @@ class NodeAgent:
     def _count(self) -> Steps[Answer]:
         assert self._cluster.network is not None, "only a network has counters"
         counters = yield from self._cluster.network.counters()
-        rows = [(*pair, found) for pair, found in sorted(counters.links.items())]
-        links = msgspec.to_builtins(rows, str_keys=True)
-        return Answer(fields={"links": links, "own": dict(counters.own_drops)})
+        return Answer(fields={"links": rows_of(counters.links), "own": dict(counters.own_drops)})
 
     def _capture(self, fields: JsonObject) -> Steps[Answer]:
         network = having(self._cluster.network, self._cluster.capabilities["network"])

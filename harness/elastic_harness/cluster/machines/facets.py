@@ -16,7 +16,6 @@ from elastic_harness.cluster.client_facets import (
     NodeLimits,
     add_up,
     ends_by_index,
-    links_counted,
     policy_order,
 )
 from elastic_harness.cluster.cluster import GATEWAY, ClusterError, ClusterNode
@@ -36,6 +35,7 @@ from elastic_harness.cluster.machines.reports import ENCODING
 from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.conversation import Answer
 from elastic_harness.future import Future, Steps, gather, run, settled
+from elastic_harness.network.link_counters import links_of
 from elastic_harness.network.link_model import Layers, LinkCounters, LinkPolicy, Pair
 from pytest_elastic.channel import JsonObject
 
@@ -171,7 +171,7 @@ class MachineNetwork:
         links: dict[Pair, LinkCounters] = {}
         own: dict[str, int] = {}
         for machine, answer in zip(machines, answers, strict=True):
-            found = links_counted(answer)
+            found = links_of(answer.fields["links"])
             for pair in self._cluster.owners_of(tuple(found)).get(machine, ()):
                 links[pair] = found[pair]
             own = add_up(own, answer.fields["own"])
