@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
+from elastic_simulation.world import World
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
@@ -44,3 +47,35 @@ def test_r11_a_lost_voter_is_left_out_once_its_workers_cannot_run_any_more() -> 
         if isinstance(said, m.AppendRecord) and len(said.record.configuration.voters) == 2
     ]
     assert min(left_out) >= lost_at + world.config.drift_s - 1e-6
+
+
+@pytest.mark.parametrize("nodes", ["2:3", "3:3"])
+@pytest.mark.parametrize("later_s", [0.3, 0.5, 0.7])
+def test_r11_a_leader_that_hears_nobody_leaves_the_others_able_to_go_on(
+    nodes: str, later_s: float
+) -> None:
+    """It loses one, and must not ask the other, which hears it, for what only itself can decide."""
+    for phase in range(5):  # of the beats
+        world = led("n1", "n2", "n3", config=succeeding(nodes), after_s=2.0 + 0.05 * phase)
+        world.cut("n3", "n1")
+        world.run(later_s)
+        world.cut("n2", "n1")
+        leads = partial(_leads_one_of, world, "n2", "n3")
+        world.run_until(leads, within_s=6.0)
+
+
+def test_r11_nor_does_it_ask_for_a_round_when_the_workers_of_that_one_were_gone_before() -> None:
+    """Nothing has come from it since the loss: neither that its workers are gone nor a beat."""
+    for phase in range(5):
+        world = led("n1", "n2", "n3", after_s=2.0 + 0.05 * phase)
+        world.agent("n3").stop_s = 2.9
+        world.fail("n2")
+        world.run(0.3)
+        world.cut("n3", "n1")
+        world.run(0.4)
+        world.cut("n2", "n1")
+        world.run_until(partial(_leads_one_of, world, "n2", "n3"), within_s=6.0)
+
+
+def _leads_one_of(world: World, *names: str) -> bool:
+    return any(world.processes[name].leader is not None for name in names)

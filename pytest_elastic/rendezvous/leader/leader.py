@@ -71,8 +71,10 @@ class Leader(LeaderParts):
         match input:
             case v.PeerMessage(connection=connection):
                 message: object = input.message
+                was_in_doubt = bool(self._members.unheard)
                 self._on_message(connection, message, now)
-                is_passing = isinstance(message, m.Heartbeat) and not self._members.changes
+                has_news = was_in_doubt or self._members.changes
+                is_passing = isinstance(message, m.Heartbeat) and not has_news
                 if is_passing and self._deadlines.are_ahead(now):
                     return self._out.take()  # beats come most often, and only move deadlines on
             case v.PeerLost(connection=connection, reason=reason):
@@ -270,7 +272,7 @@ class Leader(LeaderParts):
     # --- what members say --------------------------------------------------------------------
 
     def _on_message(self, connection: int, message: object, now: float) -> None:
-        peer = self._members.peer_at(connection)
+        peer = self._members.hear(connection)
         if peer is not None and isinstance(message, m.Heartbeat):  # most often
             self._members.take_heartbeat(peer, message, now)
             return

@@ -138,6 +138,8 @@ class Leavers(LeaderPart):
         others = [each for each in voters if each in members and each not in leaving]
         if not others and self._own.incarnation not in leaving:
             others = [self._own.incarnation]  # elected as a host, it was in no round itself
+        if others and not self._members.hears_most_of(others):
+            return  # only we could decide what the others accept
         if others:
             configuration = self._replication.configuration_of(others)
             self._replication.propose(now, configuration=configuration)

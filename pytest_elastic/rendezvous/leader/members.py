@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
@@ -62,11 +62,24 @@ class Members(LeaderPart):
         self._next_expiry = math.inf
         self.judges_from = -math.inf
         """Before that, no member is judged by its silence."""
+        self.unheard: set[str] = set()
+        """Who has said nothing since a node was lost by its silence: we may be deaf ourselves."""
         self._is_closed = False
 
     def peer_at(self, connection: int) -> Peer | None:
         """Return the member at the other end of a connection."""
         return self._by_connection.get(connection)
+
+    def hear(self, connection: int) -> Peer | None:
+        """Return the member that a message comes from: it is heard."""
+        peer = self._by_connection.get(connection)
+        if peer is not None and self.unheard:
+            self.unheard.discard(peer.node.incarnation)
+        return peer
+
+    def hears_most_of(self, incarnations: Collection[str]) -> bool:
+        """Tell whether a majority of these was heard since a node was lost by its silence."""
+        return 2 * sum(each not in self.unheard for each in incarnations) > len(incarnations)
 
     def update(self, peer: Peer, standing: Standing | None = None) -> None:
         """Set a peer's standing, and sort it into `ready` or out of it."""
@@ -369,6 +382,8 @@ class Members(LeaderPart):
             how=how,
         )
         self._forget(peer, change, now)
+        if cause == "silent":
+            self.unheard = set(self.peers) - {self._own.incarnation}
 
     def _forget(self, peer: Peer, change: Went, now: float) -> None:
         incarnation = peer.node.incarnation
@@ -376,6 +391,7 @@ class Members(LeaderPart):
         del self._by_name[peer.node.name]
         self.ready.pop(incarnation, None)
         self.suspects.pop(incarnation, None)
+        self.unheard.discard(incarnation)
         if peer.connection is not None:
             del self._by_connection[peer.connection]
             self._out.disconnect(peer.connection)
