@@ -90,6 +90,12 @@ def build_parser() -> argparse.ArgumentParser:
         "--only", metavar="TEST,...", default="", help="these tests of the battery, and no others"
     )
     checkup.add_argument(
+        "--leave-out",
+        metavar="PATH,...",
+        default="",
+        help="what of the working folder is not copied for the runs: old checkpoints",
+    )
+    checkup.add_argument(
         "--save", metavar="DIR", help="write the battery into a folder, as scenario files to keep"
     )
     checkup.add_argument(
@@ -294,7 +300,8 @@ def _job(given: argparse.Namespace, words: Sequence[str]) -> tuple[dict[str, Any
     job: dict[str, Any] = {"module": name} if is_module else {"script": os.path.abspath(name)}
     job |= {"args": arguments} if arguments else {}
     job |= {"nproc_per_node": nproc} if nproc != 1 else {}
-    job |= {"max_restarts": 3, "working_copy": True}
+    left_out = [path for path in given.leave_out.split(",") if path]
+    job |= {"max_restarts": 3, "working_copy": {"leave_out": left_out} if left_out else True}
     if given.observe_step:
         job["observe"] = {"step": given.observe_step}
     return job, nodes, name if is_module else os.path.relpath(name)

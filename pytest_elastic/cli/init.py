@@ -21,7 +21,7 @@ import pytest
 @pytest.mark.elastic(nodes=2, max_restarts=3)
 def test_a_killed_worker_costs_a_few_steps(elastic_job, elastic_chaos):
     """The rank is held after step {step} until the kill has acted."""
-    job = elastic_job({words}, working_copy=True)
+    job = elastic_job({words}, working_copy={{"leave_out": ["checkpoints"]}})
     elastic_chaos.at(step={step}, rank=1).kill("rank 1")
     assert job.wait().succeeded
     assert job.restarts == 1
@@ -47,7 +47,7 @@ job:
   script: {script}
   args: {args}
   max_restarts: 3
-  working_copy: true                  # each run writes into a copy of this folder
+  working_copy: {{leave_out: [checkpoints]}}   # each run writes into a copy of this folder
 nodes: {{initial: 3, min: 2, max: 3}}
 timeline:
   - at: {{step: {step}, rank: 2}}

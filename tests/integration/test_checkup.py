@@ -139,6 +139,22 @@ def test_an_absolute_path_in_the_working_folder_is_that_of_the_runs_copy(tmp_pat
     assert expected[elsewhere.returncode] in told
 
 
+def test_a_checkpoint_of_an_earlier_run_is_left_out_where_the_user_says_so(tmp_path: Path) -> None:
+    """The folder is named where the script was seen to write to it."""
+    (tmp_path / "train.py").write_text(SAVES)
+    (tmp_path / "saved").mkdir()
+    old = b"%8d" % 5 + bytes(4000)
+    (tmp_path / "saved" / "last.bin").write_bytes(old)
+    words = ["--nodes=1", "--only=worker-killed", "train.py"]
+    refused = check_up(*words, cwd=tmp_path)
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+    assert "train.py did not begin afresh" in refused.stderr
+    assert "--leave-out=saved leaves old files out" in refused.stderr
+    done = check_up("--leave-out=saved", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "saved" / "last.bin").read_bytes() == old
+
+
 @pytest.mark.parametrize("is_linked", [False, True])
 def test_a_checkpoint_of_the_users_own_is_not_overwritten(
     tmp_path: Path, *, is_linked: bool

@@ -121,17 +121,16 @@ def measure(history: History, outcome: str, reason: str, program: str) -> Measur
         raise UsageError(
             f"{program} ended well, but {seen}: at least {FEWEST_STEPS} are needed for faults to "
             "come in the middle",
-            hint="If it found the checkpoint of an earlier run, move that away, or have it save "
-            "below the working folder. If it is short, make it longer. If it steps without an "
-            r"optimizer of torch, --observe-step='step (\d+)' reads its steps off its output.",
+            hint=f"If it found the checkpoint of an earlier run: {_how_to_begin_afresh(history)} "
+            "If it is short, make it longer. If it steps without an optimizer of torch, "
+            r"--observe-step='step (\d+)' reads its steps off its output.",
         )
     first = next(worker for worker in workers if worker.rank == 0)
     unseen: dict[str, str] = {}
     if any(worker.resumed_at_step not in (0, None) for worker in workers):
         raise UsageError(
             f"{program} did not begin afresh: it found a checkpoint of an earlier run",
-            hint="Start where there is none, and have it save below the working folder, or below "
-            "$ELASTIC_CHECKPOINT_DIR: each run of the check-up has both for itself.",
+            hint=_how_to_begin_afresh(history),
         )
     state = reference_of(history)
     if state is None or any(each.get("digest") is None for each in state.states):
@@ -209,6 +208,17 @@ def _unfit(history: History, outcome: str, reason: str, program: str) -> UsageEr
             "path, in a folder that is new."
         )
     return UsageError(f"{program} fails without any fault: {why}", hint=hint)
+
+
+def _how_to_begin_afresh(history: History) -> str:
+    """Say how to keep old checkpoints from the runs; name what this one has written to."""
+    paths = [entry.event.path for entry in history.of_kind(FileWritten)]
+    written = sorted({path.partition("/")[0] for path in paths if not path.startswith("/")})
+    return (
+        f"--leave-out={','.join(written[:3]) or 'FOLDER'} leaves old files out of the copy of the "
+        "working folder that each run has. What is saved elsewhere, by an absolute path, is the "
+        "same for all runs: have it saved below the working folder, or $ELASTIC_CHECKPOINT_DIR."
+    )
 
 
 def _losses_of(state: ReferenceObserved) -> list[float]:

@@ -6,6 +6,7 @@ names there are, and what belongs to them, a `FaultRegistry` knows.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
@@ -67,12 +68,29 @@ STORM_ID: Final = "storm"
 ENTRY_KEYS: Final = ("id", *TRIGGER_KEYS, "for", "until", "optional")
 
 
+class WorkingCopy(ScenarioModel):
+    """What is left out of a copy of the folder that a job is started in: paths relative to it."""
+
+    leave_out: Listed[Text] = ()
+
+    @field_validator("leave_out")
+    @classmethod
+    def _are_below_it(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for path in value:
+            if os.path.isabs(path) or os.path.normpath(path).split("/")[0] in (".", ".."):
+                raise ValueError(
+                    f"{path!r} is no file or folder of the working folder: such as checkpoints"
+                )
+        return value
+
+
 class Job(ScenarioModel):
     """What is launched on every node: exactly one of `script`, `module` and `command`.
 
     `script` is relative to the scenario file. `launcher` pins a launcher under test, `options` are
     further options for it. With `working_copy`, each run works in a copy of the folder it is
-    started in, and `ELASTIC_CHECKPOINT_DIR` is its folder `checkpoints`.
+    started in, but for what that leaves out, and `ELASTIC_CHECKPOINT_DIR` is its folder
+    `checkpoints`.
     """
 
     script: str | None = None
@@ -84,9 +102,16 @@ class Job(ScenarioModel):
     max_restarts: int = Field(default=0, ge=0)
     launcher: str | None = None
     options: Listed[Text] = ()
-    working_copy: bool = False
+    working_copy: WorkingCopy | None = None
     rdzv: Rdzv = Rdzv()
     observe: Observe = Observe()
+
+    @field_validator("working_copy", mode="before")
+    @classmethod
+    def _from_flag(cls, value: object) -> object:
+        if value is not None and not isinstance(value, bool | dict | WorkingCopy):
+            raise ValueError(f"true, false, or {{leave_out: [...]}} is expected, found {value!r}")
+        return ({} if value else None) if isinstance(value, bool) else value
 
     @field_validator("args", "options")
     @classmethod

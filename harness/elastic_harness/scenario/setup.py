@@ -64,8 +64,8 @@ def make_stage_plan(
     log_dir = os.path.join(directory, "logs")
     called_in, copy = cwd, os.path.join(directory, "work")
     read_only: Sequence[str] = ()
-    if job.working_copy:
-        linked = copy_working_folder(cwd, copy)
+    if job.working_copy is not None:
+        linked = copy_working_folder(cwd, copy, job.working_copy.leave_out)
         outside = dict.fromkeys((*linked, *_named_outside(job.args, cwd)))
         read_only = [path for path in outside if not is_within(directory, path)]
         cwd = copy

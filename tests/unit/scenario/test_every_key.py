@@ -30,7 +30,7 @@ EVERY_KEY: dict[str, Any] = {
         "options": ["--shutdown-timeout=2"],
         "rdzv": {"backend": "c10d", "store_host": "n2", "conf": {"lease": 5}},
         "observe": {"step": "step (\\d+)"},
-        "working_copy": True,
+        "working_copy": {"leave_out": ["checkpoints"]},
     },
     "nodes": {"initial": 2, "min": 1, "max": 3},
     "seed": 3,

@@ -53,6 +53,15 @@ def test_a_folder_of_many_files_is_linked(tmp_path: Path) -> None:
     assert (copy / "data").is_symlink()
 
 
+def test_what_is_named_is_left_out(tmp_path: Path) -> None:
+    """A folder or a file, at the top or below; what is not there may be named, too."""
+    source = made(tmp_path / "here", out__a=1, src__out__b=1, src__c=1, src__d=1, note=1)
+    copy = tmp_path / "copy"
+    copy_working_folder(str(source), str(copy), ["out/", "./src/c", "nowhere"])
+    left = sorted(str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file())
+    assert left == ["note", "src/d", "src/out/b"]
+
+
 def test_links_lead_to_the_copy_of_what_they_led_to(tmp_path: Path) -> None:
     """Absolute ones, too; what is outside, or is left out of the copy, is the original."""
     source = made(tmp_path / "here", runs__3__x=1, venv__y=1)

@@ -41,6 +41,8 @@ def json_schema(faults: FaultRegistry, checkers: Registry = STANDARD) -> dict[st
             },
         ]
     }
+    copy = definitions["WorkingCopy"]
+    definitions["WorkingCopy"] = {"anyOf": [{"type": "boolean"}, copy]}
     steps = definitions["Progress"]
     definitions["Progress"] = {"anyOf": [steps["properties"]["steps"], steps]}
     del definitions["Action"]

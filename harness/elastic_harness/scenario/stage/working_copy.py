@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection
 
 from pytest_elastic.errors import UsageError
 
@@ -20,14 +21,15 @@ _MOST_BYTES = 16 << 20
 _MOST_BYTES_AMONG_DATA = 16 << 10
 
 
-def copy_working_folder(source: str, target: str) -> list[str]:
+def copy_working_folder(source: str, target: str, leave_out: Collection[str] = ()) -> list[str]:
     """Make `target` a copy of a folder, in which data sets and other large files are linked.
 
-    A folder below it that holds many files is linked; one that holds large files is copied but for
-    those, so that new files can be written beside them. Returns the originals that are linked,
-    which no run may change. Raises UsageError where a file cannot be read.
+    `leave_out`: files and folders that are not in the copy, by their paths in the folder. A folder
+    below it that holds many files is linked; one that holds large files is copied but for those, so
+    that new files can be written beside them. Returns the originals that are linked, which no run
+    may change. Raises UsageError where a file cannot be read.
     """
-    copy = _Copy(source, target)
+    copy = _Copy(source, target, leave_out)
     try:
         copy.take(source, target, _MOST_BYTES)
     except (OSError, shutil.Error) as error:
@@ -46,9 +48,10 @@ def is_within(path: str, folder: str) -> bool:
 class _Copy:
     """A copy in the making; `linked` are the originals that it has links to."""
 
-    def __init__(self, source: str, target: str) -> None:
+    def __init__(self, source: str, target: str, leave_out: Collection[str]) -> None:
         self._source = source
         self._target = target
+        self._leave_out = {os.path.normpath(os.path.join(source, path)) for path in leave_out}
         self.linked: list[str] = []
 
     def take(self, folder: str, copy: str, most_bytes: int) -> None:
@@ -56,8 +59,10 @@ class _Copy:
         os.mkdir(copy)
         with os.scandir(folder) as entries:
             for entry in entries:
+                if entry.name in _LEFT_OUT or entry.path in self._leave_out:
+                    continue
                 # A folder that holds the copy itself would be copied without end.
-                if entry.name not in _LEFT_OUT and not is_within(self._target, entry.path):
+                if not is_within(self._target, entry.path):
                     self._take(entry, os.path.join(copy, entry.name), most_bytes)
 
     def _take(self, entry: os.DirEntry[str], copy: str, most_bytes: int) -> None:
