@@ -249,6 +249,10 @@ def test_a_capture_is_proven_by_what_it_wrote_and_ends_when_healed() -> None:
     world.heal("look")
     world.pass_time(0.5)
     assert world.cluster.network.captures == {}
+    world.fire("capture", "n1", entry_id="again")
+    world.send("n1", "n3")
+    world.pass_time(0.5)
+    assert world.story[-1].endswith(f"packets so far in {world.folder}/captures/again.pcapng")
 
 
 def test_names_are_confused_for_those_who_are_named() -> None:
