@@ -285,12 +285,16 @@ class Members(LeaderPart):
 
     def drop_silent(self, now: float) -> None:
         """Give up the members whose lease has run out."""
+        is_any_lost = False
         for peer in list(self.peers.values()):
             if peer.lease.granted_until > now or self._is_own(peer):
                 continue
             how = f"its connection ended ({peer.lost_contact})" if peer.is_suspect else "silent"
             detail = f"{how}, and its lease of {self._settings.lease_s:g} s ran out"
             self._drop(peer, "silent", detail, self._lease_end(peer), now)
+            is_any_lost = True
+        if is_any_lost:
+            self._doubt_hearing()
         # A node that was given a name just now counts too.
         self._next_expiry = min(
             (p.lease.granted_until for p in self.peers.values() if not self._is_own(p)),
@@ -344,6 +348,10 @@ class Members(LeaderPart):
     def give_up(self, peer: Peer, reason: str, now: float) -> None:
         """Take a member for lost before its lease has run out."""
         self._drop(peer, "silent", reason, self._lease_end(peer), now)
+        self._doubt_hearing()
+
+    def _doubt_hearing(self) -> None:
+        self.unheard = set(self.peers) - {self._own.incarnation}
 
     def let_go(self, peer: Peer, reason: str, now: float) -> None:
         """Let a member go that asked to leave."""
@@ -382,8 +390,6 @@ class Members(LeaderPart):
             how=how,
         )
         self._forget(peer, change, now)
-        if cause == "silent":
-            self.unheard = set(self.peers) - {self._own.incarnation}
 
     def _forget(self, peer: Peer, change: Went, now: float) -> None:
         incarnation = peer.node.incarnation
