@@ -47,7 +47,7 @@ job:
   script: {script}
   args: {args}
   max_restarts: 3
-  working_copy: {{leave_out: [checkpoints]}}   # each run writes into a copy of this folder
+  working_copy: {{leave_out: [checkpoints]}}   # each run has a copy of this folder, to write into
 nodes: {{initial: 3, min: 2, max: 3}}
 timeline:
   - at: {{step: {step}, rank: 2}}

@@ -211,11 +211,12 @@ def _unfit(history: History, outcome: str, reason: str, program: str) -> UsageEr
 
 
 def _how_to_begin_afresh(history: History) -> str:
-    """Say how to keep old checkpoints from the runs; name what this one has written to."""
-    paths = [entry.event.path for entry in history.of_kind(FileWritten)]
-    written = sorted({path.partition("/")[0] for path in paths if not path.startswith("/")})
+    """Say how to keep old checkpoints from the runs; name where this one wrote most at once."""
+    written = [each.event for each in history.of_kind(FileWritten)]
+    largest = max(written, key=lambda event: event.size or 0, default=None)
+    where = "FOLDER" if largest is None else largest.path.partition("/")[0]
     return (
-        f"--leave-out={','.join(written[:3]) or 'FOLDER'} leaves old files out of the copy of the "
+        f"--leave-out={where} leaves old files out of the copy of the "
         "working folder that each run has. What is saved elsewhere, by an absolute path, is the "
         "same for all runs: have it saved below the working folder, or $ELASTIC_CHECKPOINT_DIR."
     )

@@ -96,8 +96,8 @@ class Gathering(LeaderPart):
             self._reach.sweep(roster)
             if not self._reach.covers(roster):  # a sweep of one node covers it at once
                 return None
-        voters = self._replication.configuration_of([peer.node.incarnation for peer in roster])
-        if not self._members.hears_most_of(voters.voters):
+        own = self._replication.configuration_of([peer.node.incarnation for peer in roster])
+        if not self._members.hears_most_of(own.voters):
             return None  # only we could decide what the others accept
         return Enough(roster=roster, reason=reason)
 

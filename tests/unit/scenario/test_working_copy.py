@@ -62,6 +62,15 @@ def test_what_is_named_is_left_out(tmp_path: Path) -> None:
     assert left == ["note", "src/d", "src/out/b"]
 
 
+def test_what_is_left_out_does_not_make_a_folder_large(tmp_path: Path) -> None:
+    """Else the folder would be linked as a whole, and what is left out would be seen."""
+    old = {f"out__old__{number}": 0 for number in range(2001)}
+    source = made(tmp_path / "here", out__note=1, **old)
+    copy = tmp_path / "copy"
+    assert copy_working_folder(f"{source}/", str(copy), ["out/old"]) == []
+    assert os.listdir(copy / "out") == ["note"]
+
+
 def test_links_lead_to_the_copy_of_what_they_led_to(tmp_path: Path) -> None:
     """Absolute ones, too; what is outside, or is left out of the copy, is the original."""
     source = made(tmp_path / "here", runs__3__x=1, venv__y=1)

@@ -51,7 +51,7 @@ class _Copy:
     def __init__(self, source: str, target: str, leave_out: Collection[str]) -> None:
         self._source = source
         self._target = target
-        self._leave_out = {os.path.normpath(os.path.join(source, path)) for path in leave_out}
+        self._leave_out = {os.path.join(source, os.path.normpath(path)) for path in leave_out}
         self.linked: list[str] = []
 
     def take(self, folder: str, copy: str, most_bytes: int) -> None:
@@ -59,7 +59,7 @@ class _Copy:
         os.mkdir(copy)
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name in _LEFT_OUT or entry.path in self._leave_out:
+                if self._is_left_out(folder, entry.name):
                     continue
                 # A folder that holds the copy itself would be copied without end.
                 if not is_within(self._target, entry.path):
@@ -69,7 +69,7 @@ class _Copy:
         if entry.is_symlink():
             self._follow(entry.path, copy)
         elif entry.is_dir():
-            size, count = _extent(entry.path)
+            size, count = self._extent(entry.path)
             if count > _MOST_FILES:
                 self._link(entry.path, copy)
             else:
@@ -93,14 +93,17 @@ class _Copy:
         self.linked.append(os.path.realpath(path))
         os.symlink(self.linked[-1], copy)
 
+    def _extent(self, folder: str) -> tuple[int, int]:
+        """Return how many bytes are to be copied in how many files; many are counted no further."""
+        size = count = 0
+        for place, folders, names in os.walk(folder):
+            folders[:] = [name for name in folders if not self._is_left_out(place, name)]
+            copied = [name for name in names if not self._is_left_out(place, name)]
+            count += len(copied)
+            if count > _MOST_FILES:
+                break
+            size += sum(os.lstat(os.path.join(place, name)).st_size for name in copied)
+        return size, count
 
-def _extent(folder: str) -> tuple[int, int]:
-    """Return how many bytes a folder holds in how many files; many files are counted no further."""
-    size = count = 0
-    for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name not in _LEFT_OUT]
-        count += len(names)
-        if count > _MOST_FILES:
-            break
-        size += sum(os.lstat(os.path.join(place, name)).st_size for name in names)
-    return size, count
+    def _is_left_out(self, folder: str, name: str) -> bool:
+        return name in _LEFT_OUT or os.path.join(folder, name) in self._leave_out
