@@ -77,5 +77,16 @@ def test_r11_nor_does_it_ask_for_a_round_when_the_workers_of_that_one_were_gone_
         world.run_until(partial(_leads_one_of, world, "n2", "n3"), within_s=6.0)
 
 
+def test_r11_nor_when_the_first_was_given_up_long_before_its_lease_was_over() -> None:
+    """It did not answer the order to stop, and the lease is longer than stopping may take."""
+    world = led("n1", "n2", "n3", config=succeeding(lease_s=12.0))
+    world.fail("n2")
+    world.cut("n3", "n1")
+    world.run(2.0)
+    world.cut("n2", "n1")
+    world.run_until(lambda: world.lost() == [("n3", "silent")], within_s=9.0)
+    world.run_until(partial(_leads_one_of, world, "n2", "n3"), within_s=20.0)
+
+
 def _leads_one_of(world: World, *names: str) -> bool:
     return any(world.processes[name].leader is not None for name in names)
