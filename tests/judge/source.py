@@ -24,6 +24,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -364,4 +365,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    # A process that tries a change ends at once, or is killed: its files go with this folder.
+    with tempfile.TemporaryDirectory(prefix="judge-") as tempfile.tempdir:
+        sys.exit(main(sys.argv[1:]))
