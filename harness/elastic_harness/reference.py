@@ -62,7 +62,7 @@ def read_reference(result: RunResult) -> ReferenceObserved:
             raise UsageError(
                 f"rank {worker.rank} began at {found}, where a fresh start is needed",
                 hint="Checkpoints belong below $ELASTIC_CHECKPOINT_DIR, which each run has for "
-                "itself; an optimizer that counts no steps needs `report_step`.",
+                "itself; steps that no optimizer of torch makes need `report_step`.",
             )
     found_state = reference_of(result.history)
     if found_state is None:

@@ -1,4 +1,4 @@
-"""What the probe lets be judged of real trainings: steps of plain SGD, samples, the final state."""
+"""What the probe lets be judged of trainings: steps without a count, samples, the final state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from elastic_harness.history.checkers import bind
 from elastic_harness.history.checkers.final_state import reference_of
-from elastic_harness.history.events import ParametersHashed, StepCompleted
+from elastic_harness.history.events import ParametersHashed, ResumeObserved, StepCompleted
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Verdict
 
@@ -125,6 +125,69 @@ def test_plain_sgd_is_judged_by_what_its_script_says(
         assert samples.is_valid, f"{says}: {samples.reason}"
         assert judge(found, "steps_lost", 1).is_valid, says
         assert judge(found, "epochs", 2).is_valid, says
+
+
+# An optimizer without a count, whose parameters are of many kinds; some of them never change.
+PARAMETERS = """
+    import os, sys, torch
+    from pathlib import Path
+    from torch import nn
+
+    kind = os.environ["KIND"]
+    if kind != "unseeded":
+        torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 70), nn.Linear(70, 2))
+    model[0].to(memory_format=torch.channels_last)
+    model[2].requires_grad_(False)
+    half = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+    both = [*model.parameters(), half]
+    if kind not in ("afresh", "anew", "unseeded"):
+        for mine, saved in zip(both, torch.load(kind.rpartition(" ")[0] + ".pt"), strict=True):
+            mine.data.copy_(saved)
+    rests = kind.endswith("rests")
+    optimizer = torch.optim.SGD(both, lr=0.0 if rests else 0.1, momentum=0.9)
+    for number in range(1, 5):
+        optimizer.zero_grad()
+        (model(torch.ones(1, 3, 3, 3)).sum() + half.sum() / number).backward()
+        optimizer.step()
+        if number == 3:
+            torch.save(both, kind + ".pt")
+"""
+# In turn, each a worker of a later round than the one before; what was done before its first step.
+BEGINS = {
+    "afresh": 0, "afresh resumed": 3, "afresh resumed resumed": 6, "anew": 0, "unseeded": None,
+    "afresh rests": 3, "afresh again": None,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_parameters_tell_where_an_optimizer_goes_on_that_counts_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Known where exactly one step has left them; what no step or several have left is unknown."""
+    bench.observe()
+    script = bench.write(PARAMETERS)
+    began = {}
+    with warm_agent(bench, monkeypatch, preload=["torch", "torch._dynamo"]) as agent:
+        for number, kind in enumerate(BEGINS):
+            environ = bench.environ(KIND=kind, TORCHELASTIC_RESTART_COUNT=str(number))
+            pid = run_warm(bench, agent, [script], environ)
+            began[kind] = lone(bench, pid)
+    for kind, resumed in BEGINS.items():
+        told = [each.event.step for each in began[kind].of_kind(ResumeObserved)]
+        steps = [each.event for each in began[kind].of_kind(StepCompleted)]
+        if resumed is None:
+            assert told == [], kind
+            assert [step.step for step in steps] == [None] * 4, kind
+            continue
+        assert told == [resumed], kind
+        assert [step.step for step in steps] == [resumed + n for n in range(1, 5)], kind
+        assert {step.step_source for step in steps} == {"parameters"}
+    assert judge(bench.history, "resumed_at", {"round": 2, "step": 3}).is_valid
+    assert judge(bench.history, "resumed_at", {"round": 2, "step": 4}).outcome.value == "invalid"
+    unseeded = judge(bench.history, "resumed_at", {"round": 5, "step": 0})
+    assert unseeded.outcome.value == "unknown", unseeded.reason
+    assert judge(bench.history, "consistent").is_valid
 
 
 LOADERS = """

@@ -21,23 +21,36 @@ from elastic_harness.history.events import (
     ParametersHashed,
     ReferenceObserved,
     SamplesDrawn,
+    StepCompleted,
 )
 from elastic_harness.history.history import History
 from elastic_harness.history.worlds import WorkerView
 from elastic_harness.report.cause import failed_first, lines_of
 from pytest_elastic.errors import UsageError
 
-__all__ = ["FEWEST_STEPS", "NO_STEPS", "Checkpoints", "Measured", "measure", "why_not_comparable"]
+__all__ = [
+    "ALL_ALIKE",
+    "FEWEST_STEPS",
+    "NO_STEPS",
+    "Checkpoints",
+    "Measured",
+    "measure",
+    "why_not_comparable",
+]
 
 # With fewer there is no middle that a fault could come in.
 FEWEST_STEPS = 10
-# Said where an optimizer keeps no count of its steps: what shows them, in one line.
+# Said where nothing counts the steps of the whole training: what shows them, in one line.
 NO_STEPS = (
-    "its optimizer counts no steps (plain SGD does not), so that the step it goes on with after a "
-    "restart is not known, and neither are the steps and samples that are lost. To show it, call "
-    "`elastic_harness.observe.report_step(step)` after optimizer.step(), with the number of steps "
+    "the step it goes on with after a restart is not known, as no optimizer of torch shows it, and "
+    "neither are the steps and samples that are lost. To show it, call "
+    "`elastic_harness.observe.report_step(step)` after each step, with the number of steps "
     "that are done over the whole training; or, where every rank prints that number, give "
     r"--observe-step='step (\d+)'"
+)
+ALL_ALIKE = (
+    "the parameters are the same after every step: is the gradient of its loss 0? So the step it "
+    "goes on with after a restart cannot be told by them, and its optimizer counts none"
 )
 NO_CHECKPOINT = (
     "no checkpoint was seen: no file was written again and again below the working folder or "
@@ -146,7 +159,9 @@ def measure(history: History, outcome: str, reason: str, program: str) -> Measur
             "nothing: no step came after a backward() of torch on a single number"
         )
     is_global = all(worker.resumed_at_step == 0 for worker in workers)
-    if not is_global:
+    if is_global and _changes_nothing(history):
+        is_global, unseen["steps"] = False, ALL_ALIKE
+    elif not is_global:
         unseen["steps"] = NO_STEPS
     used = samples_by_epoch(history)
     if isinstance(used, str):
@@ -233,6 +248,14 @@ def _epoch_ends(history: History) -> frozenset[int]:
         if event.rank == 0 and event.step is not None and event.epoch is not None:
             first[event.epoch] = min(event.step, first.get(event.epoch, event.step))
     return frozenset(step - 1 for step in first.values() if step > 1)
+
+
+def _changes_nothing(history: History) -> bool:
+    """Tell whether an optimizer that counts no steps has left the same parameters after each."""
+    steps = [e.event for e in history.of_kind(StepCompleted) if e.event.rank == 0]
+    return {step.step_source for step in steps} == {"parameters"} and (
+        len({step.parameters for step in steps}) == 1
+    )
 
 
 def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:

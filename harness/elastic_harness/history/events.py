@@ -105,9 +105,11 @@ class StepCompleted(Event):
     """An optimizer step ended.
 
     `count` is from 1 in each process; `step` is the global step, or None where it cannot be known
-    (`step_source`: "state", "script", "log" or "process"). `began_at` is when the step's work
-    began: the end of the step before, or the hello. `learning_rate` is the optimizer's, of its
-    first group, where it was asked for.
+    (`step_source`: "state", "parameters", "script", "log" or "process"). `began_at` is when the
+    step's work began: the end of the step before, or the hello. `learning_rate` is the optimizer's,
+    of its first group, where it was asked for. `parameters` is a digest of some of what the step
+    has left, where an optimizer counts no steps: a worker that begins with the same ones goes on
+    from there.
     """
 
     pid: int
@@ -117,6 +119,7 @@ class StepCompleted(Event):
     step_source: str
     began_at: float
     learning_rate: float | None = None
+    parameters: str | None = None
 
 
 class RankHeld(Event):
@@ -138,9 +141,9 @@ class RankReleased(Event):
 class ResumeObserved(Event):
     """A worker said where it resumes: at its first step, or before it.
 
-    `step` steps were already done (0 when it starts afresh), by the state of its primary optimizer
-    or by the script's own report. A later one of the same worker is better known; None takes an
-    earlier one back: what was said since contradicts it.
+    `step` steps were already done (0 when it starts afresh), by the state of its primary optimizer,
+    by the parameters that it began with, or by the script's own report. A later one of the same
+    worker is better known; None takes an earlier one back: what was said since contradicts it.
     """
 
     pid: int

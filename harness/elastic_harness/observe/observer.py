@@ -36,6 +36,7 @@ from elastic_harness.history.events import (
     WorkerHello,
     WorkerRaised,
 )
+from elastic_harness.observe.parameter_steps import ParameterSteps
 from elastic_harness.observe.stacks import StackOffer, StackSource
 from pytest_elastic.events.codec import decode_record, event_from
 from pytest_elastic.events.model import Event, Record
@@ -72,6 +73,17 @@ def probe_environ(socket_path: str, environ: Mapping[str, str]) -> dict[str, str
         "PYTHONPATH": os.pathsep.join(folders),
         "ELASTIC_PROBE_SOCKET": socket_path,
     }
+
+
+def _told(hello: WorkerHello) -> tuple[int | str | None, ...]:
+    """Return what a launcher tells the workers of a round alike."""
+    return (
+        hello.round,
+        hello.restart_count,
+        hello.world_size,
+        hello.master_addr,
+        hello.master_port,
+    )
 
 
 def _compile_probe() -> None:
@@ -152,6 +164,7 @@ class Observer:
         self._holds: list[tuple[int, int | None]] = []
         self._overlaid: set[str] = set()
         self._generations: dict[tuple[str, str], _Generation] = {}
+        self._parameter_steps = ParameterSteps()
         self._is_closed = False
         self._stop_listening = reporters.listen(socket_path, self._accept)
 
@@ -298,6 +311,12 @@ class Observer:
             self._answers.setdefault(peer.pid, {})[said["by"]] = said
         elif said["say"] == "stacks":
             peer.stacks = StackOffer.of(said)
+        elif said["say"] == "first_step" and peer.worker is not None:
+            world = (peer.generation, peer.worker.run_id, *_told(peer.worker))
+            step = self._parameter_steps.on_first_step(
+                world, peer.worker.rank, str(said["parameters"])
+            )
+            self._send(peer, f"first_step {'unknown' if step is None else step}")
         elif peer.worker is not None:
             at = float(said["at"]) + peer.skew_s
             fields = {**said, "pid": peer.pid, "rank": peer.worker.rank}
@@ -305,6 +324,8 @@ class Observer:
             if isinstance(event, StepCompleted):
                 peer.steps += 1
                 event = replace(event, began_at=event.began_at + peer.skew_s)
+                if event.parameters is not None and event.step is not None:
+                    self._parameter_steps.on_step(event.parameters, event.step)
             if isinstance(event, RankHeld | RankReleased):
                 peer.is_held = isinstance(event, RankHeld)
             if isinstance(event, _OF_WORKERS):
@@ -342,13 +363,7 @@ class Observer:
         A hello begins a new round on its node when what its launcher told it differs from what the
         workers of the newest round were told, or when its local rank is taken there.
         """
-        told = (
-            hello.round,
-            hello.restart_count,
-            hello.world_size,
-            hello.master_addr,
-            hello.master_port,
-        )
+        told = _told(hello)
         newest = self._generations.get((node, hello.run_id))
         if newest is None or newest.told != told or hello.local_rank in newest.taken:
             number = 1 if newest is None else newest.number + 1

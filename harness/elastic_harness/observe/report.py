@@ -4,9 +4,10 @@
 
     report_step(step)      # after the optimizer's step: this many steps are done
 
-Not needed with optimizers that count steps in their state (Adam and its family do; plain SGD does
-not). Said before the first step of the optimizer, it tells where the script resumes; a script that
-steps without an optimizer of torch says that with `report_resume(step)`. The probe lives in its own
+Not needed with optimizers of torch: those of Adam's family count steps in their state, and of
+others (plain SGD) the parameters that a script begins with tell which step it goes on from. Said
+before the first step of the optimizer, it tells where the script resumes; a script that steps
+without an optimizer of torch says that with `report_resume(step)`. The probe lives in its own
 module, put into the process by the harness; these only look whether it is there. `report_worker`
 loads it, where the harness could not know that the process would be a worker.
 """

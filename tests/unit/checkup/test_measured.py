@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.checkup.measured import Measured, measure, why_not_comparable
+from elastic_harness.checkup.measured import ALL_ALIKE, Measured, measure, why_not_comparable
 from elastic_harness.history.events import FilesUnseen
 
 from pytest_elastic.errors import UsageError
@@ -100,6 +100,15 @@ def test_what_was_not_seen_is_said() -> None:
     assert (seen.checkpoints, seen.state) == (None, None)
     assert seen.unseen["checkpoints"].startswith("no checkpoint was seen")
     assert seen.unseen["state"].startswith("what it ended with was not seen of any rank")
+
+
+def test_parameters_that_never_change_tell_no_step() -> None:
+    """An optimizer that counts nothing, and a loss without a gradient: a job may lose all steps."""
+    assert measured(undisturbed(leaves=str)).is_global
+    assert measured(undisturbed(leaves=lambda step: str(max(step, 2)))).is_global
+    seen = measured(undisturbed(leaves=lambda _: "same"))
+    assert not seen.is_global
+    assert seen.unseen["steps"] == ALL_ALIKE
 
 
 @pytest.mark.parametrize(

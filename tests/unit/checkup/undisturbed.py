@@ -29,8 +29,13 @@ def undisturbed(
     digest: str | None = "x",
     saves: Callable[[int], Saved] = a_file_that_is_renamed,
     per_epoch: int = 4,
+    leaves: Callable[[int], str] | None = None,
 ) -> Story:
-    """Tell the run; each step uses two samples, of which an epoch has eight."""
+    """Tell the run; each step uses two samples, of which an epoch has eight.
+
+    `leaves` gives the digest of the parameters after a step, where the optimizer counts nothing.
+    """
+    source = "state" if leaves is None else "parameters"
     story = Story().round(1, ["n1", "n2"])
     for rank in (0, 1):
         story.resume(1, rank, begins)
@@ -38,7 +43,8 @@ def undisturbed(
         epoch, place = divmod(step - 1, per_epoch)
         for rank in (0, 1):
             story.drawn(1, rank, step, 2 * place + rank, epoch=epoch)
-            story.step(1, rank, step)
+            left = leaves and leaves(step)
+            story.step(1, rank, step, step_source=source, parameters=left)
         for path, how, size in saves(step):
             story.tell("cluster", "", FileWritten(path=path, how=how, size=size or None))
     for rank in (0, 1):

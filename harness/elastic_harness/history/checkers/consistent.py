@@ -53,6 +53,8 @@ __all__ = ["consistent"]
 # A time that is computed from another one may differ from it in its last digits.
 _ROUNDING_S: Final = 1e-4
 _OBEDIENT: Final = frozenset({0, 143, -15})
+# Sources of steps that go up one by one from where the worker resumes.
+_OF_OPTIMIZER: Final = frozenset({"state", "parameters"})
 # The exit code of a worker whose program could not be started, as a shell has it.
 _NO_PROGRAM: Final = 127
 
@@ -191,10 +193,10 @@ def _step(worker: _Worker, entry: Entry[StepCompleted], who: str) -> Iterator[Co
         what = f"step {step.count} of {who} did not begin after the one before, and before its end"
         yield Contradiction(what=what, events=proof)
     earlier = before.event.step if before is not None else _resumed_at(worker)
-    if before is None and step.step_source == "state" and earlier is None:
+    if before is None and step.step_source in _OF_OPTIMIZER and earlier is None:
         yield Contradiction(what=f"{who} never said where it resumes", events=proof)
-    is_counted = step.step_source == "state" and (
-        before is None or before.event.step_source == "state"
+    is_counted = step.step_source in _OF_OPTIMIZER and (
+        before is None or before.event.step_source == step.step_source
     )
     # An optimizer may skip a step of its own (a gradient scaler's overflow), and never two at once.
     if is_counted and earlier is not None and step.step is not None:

@@ -13,7 +13,8 @@ from elastic_harness.history.worlds import WorkerView, World
 __all__ = ["NO_GLOBAL_STEP", "finished_at", "losses", "resumed_at", "steps_lost"]
 
 NO_GLOBAL_STEP = (
-    "steps are counted per process only: the optimizer keeps no step in its state, and the script "
+    "steps are counted per process only: the optimizer keeps no step in its state, the parameters "
+    "before the first step are not those that exactly one step before has left, and the script "
     "does not report one (`observe: {step: REGEX}` reads it off what every rank prints)"
 )
 _NO_START = (

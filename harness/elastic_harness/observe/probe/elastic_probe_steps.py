@@ -3,10 +3,11 @@
 
 Three things can be known: how many steps this process has made (`count`), which global step the
 newest one was (`step`), and how many were done before this process (`resumed`). An optimizer of
-Adam's family says the second by itself. A script's own report (`report_step`, or a line that it
-prints) wins over that, and there are two kinds of it: "20 steps are done, and I go on from there",
-before the first step, and "step 21 is done", after it. They are told apart by the optimizer: a
-report before its first step is a start. What stays uncertain is None.
+Adam's family says the second by itself; of others, the harness knows it by their parameters. A
+script's own report (`report_step`, or a line that it prints) wins over that, and there are two
+kinds of it: "20 steps are done, and I go on from there", before the first step, and "step 21 is
+done", after it. They are told apart by the optimizer: a report before its first step is a start.
+What stays uncertain is None.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ class StepCount:
         self._start: int | None = None  # a report that was taken for the start
         self._is_placed = False  # `count` is matched with the global step
         self._is_guess = False  # the first report was taken for a step, without an optimizer
+
+    @property
+    def is_unplaced(self) -> bool:
+        """Tell whether there was no step yet, and no word of how many were done before."""
+        return self.count == 0 and self.resumed is None
 
     def on_start(self, step: int) -> None:
         """Take the script's word that `step` steps were done before this process."""

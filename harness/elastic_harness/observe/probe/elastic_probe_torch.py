@@ -4,7 +4,7 @@
 """What the probe learns from torch, as soon as the script has imported it.
 
 Nothing here imports torch: it waits behind the import system, or finds torch loaded in an
-interpreter that was warm. Nothing of the user's is wrapped; steps come from the global hook that
+interpreter that was warm. Nothing of the user's is wrapped; steps come from the global hooks that
 torch has for such purposes. Only `torch.autograd.backward`, which has no hook, is wrapped, where
 the state at the end is asked for. Data loaders and that state are seen on request only, by modules
 of their own.
@@ -45,6 +45,8 @@ class TorchSide:
         self._losses: list[Any] = []  # of the last steps
         self._stepper: Any = None  # weak reference to a parameter whose state counts steps
         self._device_base: int | None = None
+        self._before: Any = None  # by optimizer, weakly: a digest from before its first step
+        self._base: int | None = None  # steps that were done before, where no optimizer counts them
         self._has_group = False
 
     def install(self) -> None:
@@ -68,9 +70,22 @@ class TorchSide:
         import weakref
 
         self._sizes = weakref.WeakKeyDictionary()
+        self._before = weakref.WeakKeyDictionary()
+        module.register_optimizer_step_pre_hook(self._before_optimizer_step)
         module.register_optimizer_step_post_hook(self._on_optimizer_step)
         if self._probe.wants_hash:
             self._watch_losses(sys.modules["torch.autograd"])
+
+    def _before_optimizer_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        try:
+            if self._probe.steps.is_unplaced and optimizer not in self._before:
+                self._before[optimizer] = self._digest_of(optimizer)
+        except Exception:  # noqa: BLE001, S110 (an optimizer of an unforeseen make)
+            pass
+
+    def _digest_of(self, optimizer: Any) -> str | None:
+        digest: str | None = self._probe.load("elastic_probe_parameters").digest_of(optimizer)
+        return digest
 
     def _on_optimizer_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if _changes_nothing(optimizer):
@@ -84,9 +99,23 @@ class TorchSide:
                 self._loss = None
         if self._probe.wants_rate and step is not False:
             self._probe.rate = _rate_of(optimizer)
-        if step is not False:
+        if step is None:
+            self._step_of_parameters(optimizer)
+        elif step is not False:
             # Outside of any `except`: a signal handler of the script may raise in a hold.
-            self._probe.optimizer_stepped(step)
+            self._probe.optimizer_stepped(step, "state")
+
+    def _step_of_parameters(self, optimizer: Any) -> None:
+        """Count from the step whose parameters this process began with, as the harness saw it."""
+        steps = self._probe.steps
+        before = self._before.get(optimizer)
+        if steps.is_unplaced and before is not None:
+            self._base = self._probe.ask_step_of(before)
+        if self._base is None:
+            self._probe.optimizer_stepped(None, "process")
+        else:
+            self._probe.digest = self._digest_of(optimizer)
+            self._probe.optimizer_stepped(self._base + steps.count + 1, "parameters")
 
     def _primary_step(self, optimizer: Any) -> int | bool | None:
         """Return the global step (None: unknown) of the primary optimizer, False for others."""

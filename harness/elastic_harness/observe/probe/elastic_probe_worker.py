@@ -63,11 +63,13 @@ class Probe:
         self.wants_samples = False
         self.wants_rate = False
         self.rate: float | None = None  # the learning rate of the step that is reported next
+        self.digest: str | None = None  # of what it leaves, where its optimizer counts nothing
         self._environ = environ
         self._hold_limit_s = _HOLD_LIMIT_S
         self._holds: list[int] = []
         self.steps = StepCount()
         self._resumed: int | None = None  # as was said last
+        self._step_asked = ""
         self._last_at = 0.0
         self._order: list[str] | None = None
         self.order_by = ""
@@ -158,6 +160,8 @@ class Probe:
                     os.chdir(os.getcwd())
                 except FileNotFoundError:
                     pass  # the script has removed it
+            case ["first_step", step]:
+                self._step_asked = step
             case ["release"]:
                 return True
             case ["exit", _, _] | ["raise", _, _, _] | ["act", _, _, _]:
@@ -207,10 +211,20 @@ class Probe:
 
         stream.write = watched  # type: ignore[method-assign]
 
-    def optimizer_stepped(self, step: int | None) -> None:
+    def optimizer_stepped(self, step: int | None, source: str) -> None:
         """Note a step of the primary optimizer, unless the script counts for itself."""
         if self.wire.is_open and self.steps.on_optimizer(step):
-            self._stepped("process" if step is None else "state")
+            self._stepped(source)
+
+    def ask_step_of(self, digest: str) -> int | None:
+        """Ask the harness which step parameters are of; None if it knows none, or several."""
+        deadline = now() + HELLO_LIMIT_S
+        self.say("first_step", f'"parameters":{quoted(digest)}', now())
+        self._step_asked = ""
+        while not self._step_asked and self.wire.wait(deadline):
+            for words in self.wire.read():
+                self.obey(words)
+        return int(self._step_asked) if self._step_asked.isdecimal() else None
 
     def _say_resumed(self) -> None:
         if self.steps.resumed != self._resumed:
@@ -232,7 +246,9 @@ class Probe:
             self._say_drawn(place, at)
         rate = "" if self.rate is None else f',"learning_rate":{self.rate!r}'
         source = f'"step_source":"{source}","began_at":{self._last_at:.6f}'
-        self.say("step_completed", f"{place},{source}{rate}", at)
+        digest = "" if self.digest is None else f',"parameters":{quoted(self.digest)}'
+        self.digest = None
+        self.say("step_completed", f"{place},{source}{rate}{digest}", at)
         for words in self.wire.read():
             self.obey(words)
         if self._holds and self._order is None:
