@@ -38,6 +38,11 @@ _INTERRUPTED = (
 _EXIT_CODES = {"skipped": 0, "valid": 0, "invalid": 1, "unknown": 3}
 # Worst first.
 _OUTCOMES = ("invalid", "unknown", "valid", "skipped")
+# The options that scenario files have no use for.
+_OF_A_CHECKUP = (
+    *("nodes", "nproc_per_node", "only", "leave_out", "save"),
+    *("tolerance", "limit", "observe_step", "jobs"),
+)
 # What launches a script elsewhere: the words behind are options of the launcher.
 _LAUNCH_COMMANDS = (
     ("torchrun",),
@@ -51,9 +56,17 @@ _LAUNCH_COMMANDS = (
 
 def main(argv: Sequence[str]) -> int:
     """Return 0 if every test of the battery is valid, 1 if one is invalid, 3 if one is unknown."""
-    given = build_parser().parse_args(argv)
+    parser = build_parser()
+    given = parser.parse_args(argv)
     words = [given.program, *given.arguments]
     if not given.is_module and _are_scenarios(words):
+        for name in _OF_A_CHECKUP:
+            if getattr(given, name) != parser.get_default(name):
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is for the check-up of a script, and {words[0]} "
+                    "is scenarios",
+                    hint="Files say all that themselves: docs/scenarios.md.",
+                )
         _become_pytest(given, words)
     return _check_up(given, words)
 
@@ -300,11 +313,22 @@ def _job(given: argparse.Namespace, words: Sequence[str]) -> tuple[dict[str, Any
     job: dict[str, Any] = {"module": name} if is_module else {"script": os.path.abspath(name)}
     job |= {"args": arguments} if arguments else {}
     job |= {"nproc_per_node": nproc} if nproc != 1 else {}
-    left_out = [path for path in given.leave_out.split(",") if path]
+    left_out = [_below_here(path) for path in given.leave_out.split(",") if path]
     job |= {"max_restarts": 3, "working_copy": {"leave_out": left_out} if left_out else True}
     if given.observe_step:
         job["observe"] = {"step": given.observe_step}
     return job, nodes, name if is_module else os.path.relpath(name)
+
+
+def _below_here(path: str) -> str:
+    """Return what is to be left out, relative to the working folder; raises UsageError."""
+    relative = os.path.relpath(path)
+    if relative.split(os.sep)[0] in (os.curdir, os.pardir):
+        raise UsageError(
+            f"--leave-out={path} is no file or folder below the working folder, {os.getcwd()}",
+            hint="Only that folder is copied for the runs: --leave-out=checkpoints, say.",
+        )
+    return relative
 
 
 def _launched(words: Sequence[str]) -> LaunchConfig:

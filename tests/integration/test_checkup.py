@@ -150,7 +150,7 @@ def test_a_checkpoint_of_an_earlier_run_is_left_out_where_the_user_says_so(tmp_p
     assert refused.returncode == 2, refused.stdout + refused.stderr
     assert "train.py did not begin afresh" in refused.stderr
     assert "--leave-out=saved leaves old files out" in refused.stderr
-    done = check_up("--leave-out=saved", *words, cwd=tmp_path)
+    done = check_up(f"--leave-out={tmp_path}/saved", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "saved" / "last.bin").read_bytes() == old
 
@@ -273,6 +273,10 @@ def _read(terminal: int) -> bytes:
         (["--limit=3", "train.py"], "'3' is not a duration: write for example 10s, 500ms or 2m"),
         (["python3", "nowhere.py"], "there is no script 'nowhere.py'"),
         (["torchrun", "--no-python", "ls"], "follows what Python runs"),
+        (["--leave-out=a,/tmp", "train.py"], "--leave-out=/tmp is no file or folder below the"),
+        (["--leave-out=../a", "train.py"], "--leave-out=../a is no file or folder below the"),
+        (["--observe-step=x", "a.elastic.yaml"], "--observe-step is for the check-up of a script"),
+        (["--jobs=2", "."], "--jobs is for the check-up of a script, and . is scenarios"),
     ],
 )
 def test_a_wrong_command_line_is_told_so(tmp_path: Path, words: list[str], said: str) -> None:
