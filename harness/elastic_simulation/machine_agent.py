@@ -14,6 +14,7 @@ from pytest_elastic.agent import messages as a
 from pytest_elastic.agent.machine import AgentMachine
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.follower.departure import leave_timeout_s
+from pytest_elastic.workers import messages as w
 
 __all__ = ["MachineAgent"]
 
@@ -75,18 +76,18 @@ class MachineAgent(PlayedAgent):
                 self._alive = list(range(slots))
                 self.is_running, self.is_held, self._is_told_to_end = True, False, False
                 self.is_hung = self.is_stopping = False
-                started = a.Started(
+                started = w.WorkersRunning(
                     round=assignment.round,
                     pids=tuple(self._pid(rank) for rank in self._alive),
                     start="warm",
                     start_reason="",
                 )
                 self._later(START_S, lambda: self._give(started))
-            case a.Signal(round=round_, signal=number):
+            case w.SignalGroup(round=round_, signal=number):
                 self._signal(round_, number)
-            case a.Kill(round=round_):
+            case w.KillGroup(round=round_):
                 self._later(self.kill_s, lambda: self._end_all(round_, -signal.SIGKILL))
-            case a.SetLease(until=until):
+            case w.ExtendLease(until=until):
                 self._set_lease(until)
             case a.OpenWorkerStore(round=round_):
                 self._later(0.005, lambda: self._answer_store(round_))
@@ -147,7 +148,7 @@ class MachineAgent(PlayedAgent):
         self.is_running = self.is_held = self.is_stopping = False
         for local_rank in ended:
             self._exited(round_, local_rank, exit_code)
-        self._give(a.GroupVanished(round=round_))
+        self._give(w.GroupGone(round=round_))
         if exit_code != 0:
             self._tell_peers(round_)
 
@@ -164,7 +165,7 @@ class MachineAgent(PlayedAgent):
     def _lose_lease(self) -> None:
         if self.assignment is not None:
             round_ = self.assignment.round
-            self._give(a.LeaseExpired(round=round_))
+            self._give(w.LeaseRanOut(round=round_))
             self._end_all(round_, -signal.SIGKILL)
 
     # --- what a test does to it --------------------------------------------------------------

@@ -11,14 +11,14 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
 
 from msgspec.structs import replace
 from typing_extensions import assert_never
 
 from pytest_elastic.agent import messages as m
 from pytest_elastic.agent.machine import PASSED_ON, AgentMachine
-from pytest_elastic.agent.program import PlannedRound
+from pytest_elastic.agent.program import PlannedRound, ProgramPlan
 from pytest_elastic.agent.signals import signal_name
 from pytest_elastic.agent.store_calls import StoreCalls
 from pytest_elastic.events.model import AgentExited, Event
@@ -29,11 +29,12 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import NOT_AVAILABLE, Assignment
 from pytest_elastic.workers import messages as w
 from pytest_elastic.workers.error_file import read_error_file
+from pytest_elastic.workers.keeper_client import Keeper
 from pytest_elastic.workers.logs.folders import full_disk_of
 from pytest_elastic.workers.process_tree import describe_process
 from pytest_elastic.workers.spec import WorkerSpec
 
-__all__ = ["Agent", "Keeper", "WorkerPlan"]
+__all__ = ["Agent"]
 
 # What folders may take to make, those of a round: then its workers run without.
 _PREPARE_S = 10.0
@@ -41,46 +42,6 @@ _PREPARE_S = 10.0
 _DESCRIBE_S = 3.0
 # Signals that end no worker. They are kept for workers that are still to be started.
 _NOT_ENDING = frozenset({signal.SIGSTOP, signal.SIGCONT, *PASSED_ON})
-
-
-class Keeper(Protocol):
-    """What the agent needs of its keeper."""
-
-    def send(self, order: w.Order) -> None:
-        """Give an order; reports come back through the callback given at construction."""
-
-    def work_done(self) -> int:
-        """Return a number that grows while the keeper, or something below it, does anything."""
-
-
-class WorkerPlan(Protocol):
-    """What the agent needs to know about the program: how to run it in a given round."""
-
-    @property
-    def own_folder(self) -> str | None:
-        """The folder that the keeper takes away if this process does not."""
-
-    @property
-    def open_limit_s(self) -> float:
-        """What `open` may take."""
-
-    def open(self) -> None:
-        """Make what all rounds need; called on a thread."""
-
-    def without_opening(self, limit_s: float) -> None:
-        """Do without what took longer than that to make, or raise UsageError."""
-
-    def prepare(self, assignment: Assignment) -> PlannedRound:
-        """Make what the workers of this node need in a round; called on a thread."""
-
-    def without_files(self, assignment: Assignment) -> PlannedRound:
-        """Return how they run where no file can be made for them."""
-
-    def round_started(self, plan: PlannedRound) -> None:
-        """Begin to pass on the workers' output, where that was asked for."""
-
-    def round_ended(self, on_done: Callable[[], None]) -> None:
-        """Pass on the rest of the workers' output, as none of them is left; then `on_done`."""
 
 
 class Agent:
@@ -98,7 +59,7 @@ class Agent:
         leave_timeout_s: float,
         worker_start: str,
         port_range: PortRange | None,
-        plan: WorkerPlan,
+        plan: ProgramPlan,
         on_event: Callable[[Event], None],
         on_over: Callable[[ports.JobOver], None],
     ) -> None:
@@ -180,30 +141,14 @@ class Agent:
             case w.WorkersRunning():
                 assert self._round_plan is not None, "a round that runs was prepared"
                 self._plan.round_started(self._round_plan)
-                self._tell(
-                    m.Started(
-                        round=report.round,
-                        pids=tuple(report.pids),
-                        start=report.start,
-                        start_reason=report.start_reason,
-                    )
-                )
-            case w.VariableChanged():
-                self._tell(
-                    m.VariableChange(
-                        round=report.round,
-                        local_rank=report.local_rank,
-                        pid=report.pid,
-                        variable=report.variable,
-                        obstacle=report.obstacle,
-                    )
-                )
+                self._tell(report)
+            case w.VariableChanged() | w.LeaseRanOut():
+                self._tell(report)
             case w.WorkerEnded():
                 self._on_worker_ended(report)
             case w.GroupGone():
-                self._files.after(lambda: self._on_group_gone(report))
-            case w.LeaseRanOut(round=round_):
-                self._tell(m.LeaseExpired(round=round_))
+                ended = partial(self._plan.round_ended, partial(self._tell, report))
+                self._files.after(ended)
             case w.StoreAnswered():
                 self.stores.on_answer(report)
             case w.StoreServiceLost():
@@ -244,21 +189,15 @@ class Agent:
                 self._request(request)
             case m.Start(assignment=assignment):
                 self._prepare(assignment)
-            case m.Signal(round=round_, signal=signum, to=to):
-                order = w.SignalGroup(round=round_, signal=signum, to=to)
-                if round_ != self._preparing:
-                    self._order(order)
-                elif signum in _NOT_ENDING:
-                    self._orders_after.append(order)
+            case w.SignalGroup() | w.KillGroup():
+                if command.round != self._preparing:
+                    self._order(command)
+                elif isinstance(command, w.SignalGroup) and command.signal in _NOT_ENDING:
+                    self._orders_after.append(command)
                 else:
                     self._forget_preparation()
-            case m.Kill(round=round_):
-                if round_ != self._preparing:
-                    self._order(w.KillGroup(round=round_))
-                else:
-                    self._forget_preparation()
-            case m.SetLease(until=until):
-                self._order(w.ExtendLease(until=until))
+            case w.ExtendLease():
+                self._order(command)
             case m.OpenWorkerStore(round=round_):
                 self.stores.open(
                     self._own_address(),
@@ -297,7 +236,7 @@ class Agent:
     def _forget_preparation(self) -> None:
         """End a round none of whose workers was started yet."""
         round_, self._preparing = self._preparing, 0
-        self._tell(m.GroupVanished(round=round_, killed=(), strays=()))
+        self._tell(w.GroupGone(round=round_))
 
     def _request(self, request: ports.Request) -> None:
         assert self._rendezvous is not None, "requests follow notices"
@@ -343,12 +282,6 @@ class Agent:
                 f"of its error file and its output gave no answer within {_DESCRIBE_S:g} s",
             ),
         )
-
-    def _on_group_gone(self, report: w.GroupGone) -> None:
-        vanished = m.GroupVanished(
-            round=report.round, killed=tuple(report.killed), strays=tuple(report.strays)
-        )
-        self._plan.round_ended(lambda: self._tell(vanished))
 
 
 def _describe_exit(report: w.WorkerEnded, spec: WorkerSpec | None) -> m.WorkerExit:

@@ -31,6 +31,7 @@ from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment, Failure
 from pytest_elastic.wire import Value
+from pytest_elastic.workers import messages as w
 
 __all__ = ["PASSED_ON", "AgentMachine"]
 
@@ -116,15 +117,15 @@ class AgentMachine:
         match given:
             case m.Noticed(notice=notice):
                 self._on_notice(notice, now)
-            case m.Started():
+            case w.WorkersRunning():
                 self._on_started(given)
-            case m.VariableChange():
+            case w.VariableChanged():
                 self._on_variable_change(given)
             case m.WorkerExit():
                 self._on_worker_exit(given, now)
-            case m.GroupVanished():
+            case w.GroupGone():
                 self._on_group_vanished(given, now)
-            case m.LeaseExpired(round=round_):
+            case w.LeaseRanOut(round=round_):
                 self._on_lease_expired(round_, now)
             case m.KeeperGone(reason=reason, has_begun=has_begun):
                 self._on_keeper_gone(reason, "lost" if has_begun else "refused")
@@ -161,7 +162,7 @@ class AgentMachine:
             case ports.ReleaseWorkers(round=round_):
                 self._on_release(round_)
             case ports.LeaseExtended(until=until):
-                self._out.append(m.SetLease(until=until))
+                self._out.append(w.ExtendLease(until=until))
             case ports.Fence(round=round_, reason=reason):
                 self._on_fence(round_, reason, now)
             case ports.Spared():
@@ -220,7 +221,7 @@ class AgentMachine:
         if group is None or group.is_held:
             return
         group.is_held = True
-        self._out.append(m.Signal(round=round_, signal=signal.SIGSTOP, to="all"))
+        self._signal(group, signal.SIGSTOP, "all")
         self._emit(events.WorkersHeld(round=round_, reason=reason))
 
     def _on_release(self, round_: int) -> None:
@@ -256,7 +257,7 @@ class AgentMachine:
                 self._end_group(group, self._shutdown_timeout_s, signal.SIGTERM, now)
         self._ending = _Ending(code=code, result=notice.result, reason=notice.reason)
 
-    def _on_started(self, given: m.Started) -> None:
+    def _on_started(self, given: w.WorkersRunning) -> None:
         group = self._running(given.round)
         if group is None:
             return
@@ -271,7 +272,7 @@ class AgentMachine:
             )
         )
 
-    def _on_variable_change(self, given: m.VariableChange) -> None:
+    def _on_variable_change(self, given: w.VariableChanged) -> None:
         if (group := self._running(given.round)) is not None:
             self._emit(
                 events.VariableChanged(
@@ -329,7 +330,7 @@ class AgentMachine:
         self._become(Phase.STOPPING)
         self._end_group(group, self._failure_grace_s, signal.SIGTERM, now)
 
-    def _on_group_vanished(self, given: m.GroupVanished, now: float) -> None:
+    def _on_group_vanished(self, given: w.GroupGone, now: float) -> None:
         group = self._running(given.round)
         if group is None:
             return
@@ -388,7 +389,7 @@ class AgentMachine:
         group = self._living
         if given.signal in PASSED_ON:
             if group is not None:
-                self._out.append(m.Signal(round=group.round, signal=given.signal, to="leaders"))
+                self._signal(group, given.signal, "leaders")
             return
         if self._drain_signal is not None or self._ending is not None:
             # The second signal: no more patience.
@@ -416,7 +417,7 @@ class AgentMachine:
                 self._kill(group, now)
             elif group.are_groups_due(now):
                 group.groups_were_told()
-                self._out.append(m.Signal(round=group.round, signal=signal.SIGTERM, to="all"))
+                self._signal(group, signal.SIGTERM, "all")
                 if not group.is_held:
                     self._continue(group)
         if self._leave_by is not None and now >= self._leave_by and self._ending is None:
@@ -430,7 +431,7 @@ class AgentMachine:
         """Begin to end a group within `grace_s`, or hurry one that is ending already."""
         if not group.end_within(grace_s, now):
             return
-        self._out.append(m.Signal(round=group.round, signal=signum, to="leaders"))
+        self._signal(group, signum, "leaders")
         # A debugger or a fault may have stopped it: a stopped process handles no signal, and would
         # cost its siblings the whole grace. What the rendezvous holds goes on only if it says so,
         # or if the node leaves: another round may run elsewhere (R5).
@@ -441,7 +442,7 @@ class AgentMachine:
 
     def _kill(self, group: WorkerGroup, now: float, *, within_s: float | None = None) -> None:
         group.was_killed(now, within_s=self._kill_timeout_s if within_s is None else within_s)
-        self._out.append(m.Kill(round=group.round))
+        self._out.append(w.KillGroup(round=group.round))
 
     def _give_up(self, group: WorkerGroup, now: float) -> None:
         """Leave with what cannot be killed: this node is of no use, and others wait for it.
@@ -457,14 +458,17 @@ class AgentMachine:
         self._ask(ports.WorkersGone(round=group.round))
         self._leave_by = now + self._leave_timeout_s
 
+    def _signal(self, group: WorkerGroup, number: int, to: str) -> None:
+        self._out.append(w.SignalGroup(round=group.round, signal=number, to=to))
+
     def _continue(self, group: WorkerGroup) -> None:
         group.is_held = False
-        self._out.append(m.Signal(round=group.round, signal=signal.SIGCONT, to="all"))
+        self._signal(group, signal.SIGCONT, "all")
 
     def _finish_round(self, group: WorkerGroup) -> None:
         """Say that the node is ready for another round."""
         self._ask(ports.WorkersGone(round=group.round))
-        self._out.append(m.SetLease(until=None))
+        self._out.append(w.ExtendLease(until=None))
         if self.phase is Phase.STOPPING:
             self._become(Phase.JOINING)
 

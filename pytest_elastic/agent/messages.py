@@ -1,7 +1,8 @@
 """What the agent's machine is told, and what it orders.
 
 Inputs are facts from its surroundings (a notice of the rendezvous, a report about a worker, a
-signal, the time); commands are for the driver in `agent.agent` to perform.
+signal, the time); commands are for the driver in `agent.agent` to perform. What the keeper reports
+and is ordered is passed on as it is, but for a worker's end, of which more is found out.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous.model import NOT_AVAILABLE, Assignment
 from pytest_elastic.rendezvous.ports import Notice, Request
 from pytest_elastic.wire import Value
+from pytest_elastic.workers import messages as w
 
 __all__ = [
     "AgentCommand",
@@ -18,21 +20,14 @@ __all__ = [
     "Close",
     "Emit",
     "Exit",
-    "GroupVanished",
     "KeeperGone",
-    "Kill",
-    "LeaseExpired",
     "Noticed",
     "OpenWorkerStore",
-    "SetLease",
-    "Signal",
     "SignalArrived",
     "Start",
-    "Started",
     "StoreBroken",
     "StoreReady",
     "TimePassed",
-    "VariableChange",
     "WorkerExit",
 ]
 
@@ -41,25 +36,6 @@ class Noticed(Value):
     """The rendezvous said something."""
 
     notice: Notice
-
-
-class Started(Value):
-    """The workers of a round are running; `pids` by local rank, `start` warm or exec."""
-
-    round: int
-    pids: tuple[int, ...]
-    start: str
-    start_reason: str
-
-
-class VariableChange(Value):
-    """A warm worker changed a variable too late: it begins again, or goes on for an obstacle."""
-
-    round: int
-    local_rank: int
-    pid: int
-    variable: str
-    obstacle: str
 
 
 class WorkerExit(Value):
@@ -76,20 +52,6 @@ class WorkerExit(Value):
     traceback: str = ""
     error_file: str = NOT_AVAILABLE
     timestamp: int = 0
-
-
-class GroupVanished(Value):
-    """No process of the round's workers is left on this node."""
-
-    round: int
-    killed: tuple[int, ...] = ()
-    strays: tuple[str, ...] = ()
-
-
-class LeaseExpired(Value):
-    """The keeper killed the workers because the lease was not extended in time."""
-
-    round: int
 
 
 class KeeperGone(Value):
@@ -130,11 +92,11 @@ class TimePassed(Value):
 
 AgentInput = (
     Noticed
-    | Started
-    | VariableChange
+    | w.WorkersRunning
+    | w.VariableChanged
     | WorkerExit
-    | GroupVanished
-    | LeaseExpired
+    | w.GroupGone
+    | w.LeaseRanOut
     | KeeperGone
     | StoreReady
     | StoreBroken
@@ -153,26 +115,6 @@ class Start(Value):
     """Start the workers of a round."""
 
     assignment: Assignment
-
-
-class Signal(Value):
-    """Signal the workers of the round: `to` is leaders, groups or all."""
-
-    round: int
-    signal: int
-    to: str
-
-
-class Kill(Value):
-    """SIGKILL whatever is left of the round's workers."""
-
-    round: int
-
-
-class SetLease(Value):
-    """Tell the keeper until when the workers may run (None: without end)."""
-
-    until: float | None
 
 
 class OpenWorkerStore(Value):
@@ -202,4 +144,14 @@ class Exit(Value):
     stuck: tuple[int, ...] = ()
 
 
-AgentCommand = Ask | Start | Signal | Kill | SetLease | OpenWorkerStore | Close | Emit | Exit
+AgentCommand = (
+    Ask
+    | Start
+    | w.SignalGroup
+    | w.KillGroup
+    | w.ExtendLease
+    | OpenWorkerStore
+    | Close
+    | Emit
+    | Exit
+)

@@ -68,7 +68,7 @@ class PlannedRound:
 
 
 class ProgramPlan:
-    """The program of a launch (`agent.WorkerPlan`)."""
+    """The program of a launch, as its agent runs it in each round."""
 
     def __init__(
         self,

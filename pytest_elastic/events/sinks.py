@@ -13,7 +13,6 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -22,6 +21,7 @@ from pytest_elastic.errors import UsageError
 from pytest_elastic.events.codec import encode_record
 from pytest_elastic.events.model import Record
 from pytest_elastic.file_thread import FileThread
+from pytest_elastic.loop import Loop
 
 __all__ = ["EVENTS_VARIABLE", "FileSink", "NullSink", "Sink", "SocketSink", "make_sink"]
 
@@ -58,22 +58,6 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Release the descriptor; records that still wait are lost."""
-
-
-class Watcher(Protocol):
-    """What a sink needs of an event loop: `pytest_elastic.loop.Loop` is one."""
-
-    def watch(
-        self,
-        fd: int,
-        *,
-        on_readable: Callable[[], None] | None = None,
-        on_writable: Callable[[], None] | None = None,
-    ) -> None:
-        """Call back when the descriptor is ready."""
-
-    def unwatch(self, fd: int) -> None:
-        """Forget the descriptor."""
 
 
 class NullSink:
@@ -184,7 +168,7 @@ class SocketSink:
     """Sends lines to a Unix stream socket without ever blocking.
 
     Works without a loop: what the kernel does not take at once waits in a queue (the oldest goes
-    first when it is full) and is tried again at the next send. With a `watcher` the queue also
+    first when it is full) and is tried again at the next send. With a `loop` the queue also
     drains by itself as soon as the other side reads.
     """
 
@@ -192,11 +176,11 @@ class SocketSink:
         self,
         path: str,
         *,
-        watcher: Watcher | None = None,
+        loop: Loop | None = None,
         max_queued_lines: int = _MAX_QUEUED_LINES,
     ) -> None:
         self._path = path
-        self._watcher = watcher
+        self._loop = loop
         self._max_queued_lines = max_queued_lines
         self._queue: deque[bytes] = deque()
         self._rest = memoryview(b"")
@@ -252,9 +236,9 @@ class SocketSink:
             except OSError:
                 self._disconnect()
                 return
-        if self._watcher is not None and (had_to_wait or self._rest):
+        if self._loop is not None and (had_to_wait or self._rest):
             waiting = self._drain if self._rest else None
-            self._watcher.watch(self._sock.fileno(), on_writable=waiting)
+            self._loop.watch(self._sock.fileno(), on_writable=waiting)
 
     def _connect(self) -> bool:
         if self._sock is not None:
@@ -280,8 +264,8 @@ class SocketSink:
             self._rest = memoryview(b"")
         sock, self._sock = self._sock, None
         if sock is not None:
-            if self._watcher is not None:
-                self._watcher.unwatch(sock.fileno())
+            if self._loop is not None:
+                self._loop.unwatch(sock.fileno())
             sock.close()
             self._not_before = time.monotonic() + _RECONNECT_S
 
@@ -290,7 +274,7 @@ def _line(record: Record) -> bytes:
     return (encode_record(record) + "\n").encode()
 
 
-def make_sink(url: str, *, watcher: Watcher | None = None) -> Sink:
+def make_sink(url: str, *, loop: Loop | None = None) -> Sink:
     """Return the sink that PYTEST_ELASTIC_EVENTS asks for.
 
     "unix:/path" is a socket, "file:/path" a file, "" none at all.
@@ -301,7 +285,7 @@ def make_sink(url: str, *, watcher: Watcher | None = None) -> Sink:
     if not url:
         return NullSink()
     if scheme == "unix" and colon and path:
-        return SocketSink(path, watcher=watcher)
+        return SocketSink(path, loop=loop)
     if scheme == "file" and colon and path:
         try:
             return FileSink(path)

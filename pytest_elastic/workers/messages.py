@@ -154,7 +154,7 @@ class WorkersRunning(Message):
     """
 
     round: int
-    pids: Sequence[int]
+    pids: tuple[int, ...]
     start: str
     start_reason: str
 
@@ -196,8 +196,8 @@ class GroupGone(Message):
     """
 
     round: int
-    killed: Sequence[int] = ()
-    strays: Sequence[str] = ()
+    killed: tuple[int, ...] = ()
+    strays: tuple[str, ...] = ()
 
 
 class LeaseRanOut(Message):

@@ -153,7 +153,7 @@ def test_a_group_that_ends_by_itself_is_gone_by_itself(tmp_path: Path) -> None:
     with AgentProcess(warm=False) as agent:
         agent.send(StartGroup(round=3, workers=[python_worker(["-c", "1/1"], cwd=str(tmp_path))]))
         assert agent.wait_for(WorkerEnded).exit_code == 0
-        assert agent.wait_for(GroupGone) == GroupGone(round=3, killed=[], strays=[])
+        assert agent.wait_for(GroupGone) == GroupGone(round=3, killed=(), strays=())
         agent.send(KillGroup(round=3))
         assert agent.wait_for(GroupGone).round == 3
 

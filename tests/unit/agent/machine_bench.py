@@ -9,6 +9,7 @@ from pytest_elastic.agent.machine import AgentMachine
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment, Node
+from pytest_elastic.workers import messages as w
 
 __all__ = ["FAILURE_GRACE_S", "GRACE_S", "KILL_TIMEOUT_S", "Bench", "assignment"]
 
@@ -67,7 +68,7 @@ class Bench:
 
     def run_round(self, round_: int = 1) -> None:
         self.notice(ports.StartWorkers(assignment=assignment(round_)))
-        self.give(m.Started(round=round_, pids=(100, 101), start="warm", start_reason=""))
+        self.give(w.WorkersRunning(round=round_, pids=(100, 101), start="warm", start_reason=""))
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass, waking the machine whenever it asked for it."""
@@ -87,7 +88,7 @@ class Bench:
         return [order.request for order in self.orders if isinstance(order, m.Ask)]
 
     def signalled(self) -> list[tuple[int, str]]:
-        return [(o.signal, o.to) for o in self.orders if isinstance(o, m.Signal)]
+        return [(o.signal, o.to) for o in self.orders if isinstance(o, w.SignalGroup)]
 
     def facts(self) -> Iterable[events.Event]:
         return [order.event for order in self.orders if isinstance(order, m.Emit)]
@@ -99,4 +100,4 @@ class Bench:
         return [tuple(o.stuck) for o in self.orders if isinstance(o, m.Exit)]
 
     def has_killed(self) -> bool:
-        return any(isinstance(order, m.Kill) for order in self.orders)
+        return any(isinstance(order, w.KillGroup) for order in self.orders)

@@ -13,6 +13,7 @@ from pytest_elastic.agent.worker_group import GROUP_GRACE_S
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Failure
+from pytest_elastic.workers import messages as w
 from tests.unit.agent.machine_bench import (
     FAILURE_GRACE_S,
     GRACE_S,
@@ -40,7 +41,7 @@ def test_workers_start_when_the_round_is_committed() -> None:
     bench = Bench()
     bench.notice(ports.StartWorkers(assignment=assignment()))
     assert m.Start(assignment=assignment()) in bench.orders
-    bench.give(m.Started(round=1, pids=(100, 101), start="warm", start_reason="because"))
+    bench.give(w.WorkersRunning(round=1, pids=(100, 101), start="warm", start_reason="because"))
     (fact,) = bench.facts()
     assert isinstance(fact, events.WorkersStarted)
     assert fact.ranks == (0, 1)
@@ -51,7 +52,9 @@ def test_a_worker_that_began_again_is_a_fact_and_goes_on() -> None:
     """Its process is the same: the group is told of no end."""
     bench = Bench()
     bench.run_round()
-    late = m.VariableChange(round=1, local_rank=1, pid=101, variable="OMP_NUM_THREADS", obstacle="")
+    late = w.VariableChanged(
+        round=1, local_rank=1, pid=101, variable="OMP_NUM_THREADS", obstacle=""
+    )
     bench.give(late)
     (fact,) = bench.facts()
     assert fact == events.VariableChanged(
@@ -70,7 +73,7 @@ def test_a_group_succeeds_when_its_last_worker_ends_with_status_0() -> None:
     assert bench.asked() == []
     bench.exit(1, 0)
     assert bench.asked() == [ports.GroupSucceeded(round=1)]
-    bench.give(m.GroupVanished(round=1))
+    bench.give(w.GroupGone(round=1))
     assert bench.asked() == [], "nobody ended the round"
     bench.notice(ports.JobOver(result="succeeded", reason="all groups ended"))
     assert bench.exits() == [(0, "succeeded")]
@@ -124,7 +127,7 @@ def test_the_node_is_ready_for_the_next_round_when_no_process_is_left() -> None:
     bench.exit(0, -15)
     bench.exit(1, -15)
     assert bench.asked() == []
-    bench.give(m.GroupVanished(round=1))
+    bench.give(w.GroupGone(round=1))
     assert bench.asked() == [ports.WorkersGone(round=1)]
     assert bench.machine.phase is Phase.JOINING
     bench.run_round(2)
@@ -137,7 +140,7 @@ def test_a_group_that_failed_by_itself_waits_for_the_order_before_it_reports_gon
     bench.run_round()
     bench.exit(0, 1)
     bench.exit(1, -15)
-    bench.give(m.GroupVanished(round=1))
+    bench.give(w.GroupGone(round=1))
     assert bench.asked() == []
     bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="rank 0 failed"))
     assert bench.asked() == [ports.WorkersGone(round=1)]
@@ -207,7 +210,7 @@ def test_a_drain_signals_leaders_and_leaves_when_they_are_gone() -> None:
     assert bench.signalled() == [(signal.SIGTERM, "leaders"), (signal.SIGCONT, "all")]
     bench.exit(0, 0)
     bench.exit(1, 143)
-    bench.give(m.GroupVanished(round=1))
+    bench.give(w.GroupGone(round=1))
     assert bench.asked() == [ports.WorkersGone(round=1)]
     bench.notice(ports.JobOver(result="drained", reason="left"))
     assert bench.exits() == [(143, "drained")]
@@ -221,13 +224,13 @@ def test_a_hint_of_the_scheduler_is_passed_on_to_the_leaders(number: signal.Sign
     assert bench.orders == [], "before there are workers there is nobody to tell"
     bench.run_round()
     bench.give(m.SignalArrived(signal=number, name=number.name))
-    assert bench.orders == [m.Signal(round=1, signal=number, to="leaders")]
+    assert bench.orders == [w.SignalGroup(round=1, signal=number, to="leaders")]
     assert bench.machine.phase is Phase.RUNNING
     bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
     bench.give(m.SignalArrived(signal=number, name=number.name))
     assert not bench.has_killed(), "it is no second signal to leave"
     assert bench.signalled() == [(number, "leaders")]
-    bench.give(m.GroupVanished(round=1))
+    bench.give(w.GroupGone(round=1))
     bench.give(m.SignalArrived(signal=number, name=number.name))
     assert bench.orders == []
 
@@ -286,7 +289,7 @@ def test_a_fence_kills_without_grace_and_the_node_may_come_back() -> None:
     assert bench.has_killed()
     bench.exit(0, -9)
     bench.exit(1, -9)
-    bench.give(m.GroupVanished(round=1))
+    bench.give(w.GroupGone(round=1))
     assert bench.asked() == [ports.WorkersGone(round=1)]
     assert bench.machine.phase is Phase.JOINING
 
@@ -295,7 +298,7 @@ def test_a_lease_that_ran_out_in_the_keeper_is_reported_as_a_failure_of_the_grou
     """If the coordinator has not noticed anything, it must learn that the workers are dead."""
     bench = Bench()
     bench.run_round()
-    bench.give(m.LeaseExpired(round=1))
+    bench.give(w.LeaseRanOut(round=1))
     (request,) = bench.asked()
     assert isinstance(request, ports.GroupFailed)
     bench.exit(0, -9)
@@ -306,7 +309,7 @@ def test_a_lost_lease_is_told_once_whoever_notices_it_first() -> None:
     """Keeper and member look at the clock by themselves, a moment apart."""
     bench = Bench()
     bench.run_round()
-    bench.give(m.LeaseExpired(round=1))
+    bench.give(w.LeaseRanOut(round=1))
     assert any(isinstance(event, events.LeaseLost) for event in bench.facts())
     bench.notice(ports.Fence(round=1, reason="lease over"))
     assert not any(isinstance(event, events.LeaseLost) for event in bench.facts())
@@ -329,7 +332,7 @@ def test_the_agent_stays_until_no_worker_is_left() -> None:
     bench.notice(ports.JobOver(result="lost", reason="the coordinator is gone"))
     assert bench.has_killed()
     assert bench.exits() == []
-    bench.give(m.GroupVanished(round=1))
+    bench.give(w.GroupGone(round=1))
     assert bench.exits() == [(3, "lost")]
 
 
@@ -435,7 +438,7 @@ def test_a_lease_that_ran_out_is_no_other_case() -> None:
     """The keeper has killed them, and they are still there."""
     bench = Bench()
     bench.run_round()
-    bench.give(m.LeaseExpired(round=1))
+    bench.give(w.LeaseRanOut(round=1))
     bench.pass_time(KILL_TIMEOUT_S - 1)
     assert not bench.exits()
     bench.pass_time(2)
@@ -478,7 +481,7 @@ def test_a_kill_that_ends_them_in_time_is_a_stop_as_any_other() -> None:
     stuck(bench)
     bench.pass_time(KILL_TIMEOUT_S - 5)
     bench.exit(1, -9)
-    bench.give(m.GroupVanished(round=1, killed=(101,)))
+    bench.give(w.GroupGone(round=1, killed=(101,)))
     assert ports.WorkersGone(round=1) in bench.asked()
     bench.pass_time(KILL_TIMEOUT_S)
     assert not bench.exits()
@@ -491,17 +494,17 @@ def test_what_is_said_of_no_round_that_runs_here_changes_nothing() -> None:
     """Before the first round, of another one, and of one that is gone."""
     exited = m.WorkerExit(round=1, local_rank=0, pid=100, exit_code=1)
     said: list[m.AgentInput] = [
-        m.Started(round=1, pids=(100, 101), start="warm", start_reason=""),
+        w.WorkersRunning(round=1, pids=(100, 101), start="warm", start_reason=""),
         exited,
-        m.GroupVanished(round=1),
-        m.LeaseExpired(round=1),
+        w.GroupGone(round=1),
+        w.LeaseRanOut(round=1),
         m.Noticed(notice=ports.HoldWorkers(round=1, reason="contact is lost")),
         m.Noticed(notice=ports.ReleaseWorkers(round=1)),
     ]
     fresh, another, gone = Bench(), Bench(), Bench()
     another.run_round(2)
     gone.run_round()
-    gone.give(m.GroupVanished(round=1))
+    gone.give(w.GroupGone(round=1))
     for given in said:
         for bench in (fresh, another, gone):
             bench.give(given)
@@ -590,7 +593,7 @@ def test_how_long_stopping_took_is_told_in_milliseconds() -> None:
     bench.run_round()
     bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="n2 failed"))
     bench.now += 1.23456
-    bench.give(m.GroupVanished(round=1, killed=(7,), strays=("python",)))
+    bench.give(w.GroupGone(round=1, killed=(7,), strays=("python",)))
     (fact,) = bench.facts()
     assert fact == events.WorkersStopped(round=1, duration_s=1.235, killed=(7,), strays=("python",))
 
@@ -600,7 +603,7 @@ def test_a_lease_that_ran_out_names_the_first_rank_of_the_node() -> None:
     bench = Bench()
     second = replace(assignment(), group_rank=1)
     bench.notice(ports.StartWorkers(assignment=second))
-    bench.give(m.LeaseExpired(round=1))
+    bench.give(w.LeaseRanOut(round=1))
     (request,) = bench.asked()
     assert request == ports.GroupFailed(
         round=1,
@@ -631,7 +634,7 @@ def test_a_lease_that_runs_out_while_workers_end_is_no_failure(before: str) -> N
         bench.succeed()
     else:
         bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
-    bench.give(m.LeaseExpired(round=1))
+    bench.give(w.LeaseRanOut(round=1))
     assert bench.asked() == []
     assert bench.machine.phase is (Phase.DRAINING if before == "leave" else Phase.STOPPING)
 
@@ -681,7 +684,7 @@ def left_alone() -> Bench:
     bench = Bench()
     bench.run_round()
     bench.succeed()
-    bench.give(m.GroupVanished(round=1))
+    bench.give(w.GroupGone(round=1))
     bench.give(m.SignalArrived(signal=signal.SIGINT, name="SIGINT"))
     return bench
 
@@ -721,7 +724,7 @@ def test_a_node_that_leaves_waits_a_moment_once_its_workers_are_gone() -> None:
     bench.run_round()
     bench.give(m.SignalArrived(signal=signal.SIGTERM, name="SIGTERM"))
     bench.pass_time(2.0)
-    bench.give(m.GroupVanished(round=1))
+    bench.give(w.GroupGone(round=1))
     bench.pass_time(LEAVE_TIMEOUT_S - 0.1)
     assert bench.orders == []
     bench.pass_time(0.2)
@@ -733,7 +736,7 @@ def test_the_end_of_the_job_stops_nothing_where_no_worker_is_left() -> None:
     bench = Bench()
     bench.run_round()
     bench.succeed()
-    bench.give(m.GroupVanished(round=1))
+    bench.give(w.GroupGone(round=1))
     bench.notice(ports.JobOver(result="failed", reason="because"))
     assert [type(each) for each in bench.orders] == [m.Exit]
 

@@ -239,7 +239,7 @@ def test_in_a_loop_the_queue_drains_by_itself(tmp_path: Path) -> None:
     loop = Loop()
     data = b""
     with listener(path) as server:
-        sink = SocketSink(path, watcher=loop)
+        sink = SocketSink(path, loop=loop)
         for number in range(50):
             sink.send(told(number, size=20_000))
         connection, _ = server.accept()

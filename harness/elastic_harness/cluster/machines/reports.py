@@ -10,11 +10,12 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from elastic_harness.cluster.facets import Connection
 from elastic_harness.cluster.local_reporters import LocalConnection, LocalReporters
 from elastic_harness.cluster.machines.link import DRIFT
+from elastic_harness.cluster.machines.machine import Machine
 from pytest_elastic.channel import JsonObject
 from pytest_elastic.loop import Loop
 
@@ -188,24 +189,6 @@ class RemoteConnection:
             case "died":
                 self._has_ended = True
                 self._say_that_it_ended()
-
-
-class Machine(Protocol):
-    """What reports need of a machine."""
-
-    @property
-    def clock_offset_s(self) -> float:
-        """What is to be added to a time of it, for one of ours."""
-
-    @property
-    def clock_error_s(self) -> float:
-        """By how much that may be wrong now."""
-
-    def tell(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Tell its agent something."""
-
-    def pid_here(self, pid: int) -> int:
-        """Return our number of a process of it."""
 
 
 class RemoteReporters:
