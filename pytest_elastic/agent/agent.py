@@ -19,9 +19,9 @@ from typing_extensions import assert_never
 from pytest_elastic.agent import messages as m
 from pytest_elastic.agent.machine import PASSED_ON, AgentMachine
 from pytest_elastic.agent.program import PlannedRound, ProgramPlan
-from pytest_elastic.agent.signals import signal_name
 from pytest_elastic.agent.store_calls import StoreCalls
 from pytest_elastic.events.model import AgentExited, Event
+from pytest_elastic.exit_codes import signal_name
 from pytest_elastic.file_work import FileWork
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.port_range import PortRange

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_elastic.events import model as events
+from pytest_elastic.exit_codes import exit_text
 from pytest_elastic.rendezvous.model import Failure
 from pytest_elastic.rendezvous.ports import JobOver
 
@@ -154,7 +155,11 @@ _VERBS = {"failed": "failed", "lost": "cannot go on", "refused": "cannot be join
 
 def describe_failure(failure: Failure) -> str:
     """Return one line: which worker failed, where and how, without its message."""
-    how = f"killed by {failure.describe_end()}" if failure.exit_code < 0 else failure.describe_end()
+    how = (
+        f"killed by {exit_text(failure.exit_code)}"
+        if failure.exit_code < 0
+        else exit_text(failure.exit_code)
+    )
     return (
         f"rank {failure.rank} (node {failure.node}, local rank {failure.local_rank}, "
         f"pid {failure.pid}) in round {failure.round}: {how}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pytest_elastic.loop import Loop
 
-__all__ = ["SignalWatch", "signal_name"]
+__all__ = ["SignalWatch"]
 
 
 class SignalWatch:
@@ -48,11 +48,3 @@ class SignalWatch:
         for number in self._reading.recv(4096):
             if number in self._old:
                 self._on_signal(number)
-
-
-def signal_name(number: int) -> str:
-    """Return "SIGTERM" for 15, and something readable for what has no name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

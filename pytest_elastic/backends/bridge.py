@@ -36,6 +36,7 @@ from pytest_elastic.backends.bridge_vocabulary import (
     StoreKnown,
 )
 from pytest_elastic.events import model as events
+from pytest_elastic.exit_codes import exit_text
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment, Failure, Node, no_restart_left
 
@@ -271,7 +272,7 @@ class BridgeMachine:
             self._ask("end", over=over)
             self._end("failed", reason)
             return
-        how = first.describe_end()
+        how = exit_text(first.exit_code)
         reason = f"rank {first.rank} on {first.node} failed ({how})"
         self._ask("break_round", reason=reason)
         self._stop(reason, self._failure_grace_s)
@@ -299,7 +300,7 @@ class BridgeMachine:
         self._end("drained", reason)
 
     def _all_used_up(self, first: Failure) -> str:
-        how, left = first.describe_end(), no_restart_left(self._max_restarts)
+        how, left = exit_text(first.exit_code), no_restart_left(self._max_restarts)
         return f"rank {first.rank} on {first.node} failed ({how}), and {left}"
 
     def _end_as_told(self, over: Mapping[str, Any]) -> None:

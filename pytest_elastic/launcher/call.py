@@ -31,6 +31,7 @@ from pytest_elastic.errors import (
     UsageError,
     WorkerFailed,
 )
+from pytest_elastic.exit_codes import describe_exit
 from pytest_elastic.launcher.node_process import CONFIG_FILE, read_outcome
 from pytest_elastic.launcher.settings import as_launch_config
 from pytest_elastic.rendezvous.model import Failure
@@ -158,8 +159,8 @@ def _run(config: LaunchConfig, folder: str) -> Outcome:
     outcome = read_outcome(folder)
     if outcome is not None:
         return outcome
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-    return Outcome(result="lost", reason=f"the process of the agent {how}", exit_code=3)
+    reason = f"the process of the agent {describe_exit(code)}"
+    return Outcome(result="lost", reason=reason, exit_code=3)
 
 
 @contextlib.contextmanager

@@ -189,13 +189,6 @@ class Failure(Value):
         except ValueError:
             return NOT_AVAILABLE
 
-    def describe_end(self) -> str:
-        """Return "SIGKILL", "signal 40" or "exit code 1"."""
-        if self.exit_code >= 0:
-            return f"exit code {self.exit_code}"
-        name = self.signal_name()
-        return f"signal {-self.exit_code}" if name == NOT_AVAILABLE else name
-
 
 class Assignment(Value):
     """Everything a member needs to start its workers of a round.

@@ -27,7 +27,7 @@ from elastic_harness.ranks.rank_faults import RankFaults, Target
 from elastic_harness.ranks.rank_process import STACKS_SIGNAL, StoreHost, run_rank
 from elastic_harness.ranks.task import RankEnd, RankTask, Work
 from pytest_elastic.errors import InternalError, Unavailable
-from pytest_elastic.workers.exit_status import ExitStatus, describe_exit
+from pytest_elastic.exit_codes import describe_exit
 
 __all__ = ["RankServer"]
 
@@ -309,7 +309,7 @@ class _Run:
         code = os.waitstatus_to_exitcode(status)
         rank.end = RankEnd(
             rank=rank.number,
-            died="" if code == 0 or rank.overdue else describe_exit(ExitStatus(code=code)),
+            died="" if code == 0 or rank.overdue else describe_exit(code),
             ended_s=rank.ended_s or time.monotonic() - self._began,
             result=rank.result,
             overdue=rank.overdue,

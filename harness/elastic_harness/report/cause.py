@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,11 +25,11 @@ from elastic_harness.history.history import History
 from elastic_harness.history.stacks import is_in_collective, place_in_script
 from elastic_harness.history.worlds import WorkerView, World
 from pytest_elastic.events.model import JobEnded, JobEnding, LeaseLost, WorkerExited
+from pytest_elastic.exit_codes import exit_text
 from pytest_elastic.rendezvous.model import natural_key
 
 __all__ = [
     "FailedWorker",
-    "exit_text",
     "failed_first",
     "first_failure",
     "is_about_others",
@@ -405,16 +404,6 @@ def _place_of(event: StackSeen) -> str:
 def _harmless(line: str) -> str:
     """Return a line of a worker's without what would move the cursor or change its colours."""
     return "".join(c if c.isprintable() else " " for c in line.expandtabs(4))
-
-
-def exit_text(code: int) -> str:
-    """Return an exit code for people: `exit code 3`, `SIGKILL`."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
 
 
 def number_list(numbers: Iterable[int]) -> str:

@@ -31,7 +31,7 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.worlds import WorkerView, World
-from elastic_harness.report.cause import exit_text, is_about_others, number_list, words_of
+from elastic_harness.report.cause import is_about_others, number_list, words_of
 from pytest_elastic.events.codec import kind_of
 from pytest_elastic.events.model import (
     CoordinatorStarted,
@@ -44,6 +44,7 @@ from pytest_elastic.events.model import (
     RoundSealed,
     WorkerExited,
 )
+from pytest_elastic.exit_codes import exit_text
 
 __all__ = ["Moment", "moments", "where_it_stood"]
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from pytest_elastic.errors import ElasticError, UsageError
+from pytest_elastic.exit_codes import describe_exit
 from pytest_elastic.loop import Loop
-from pytest_elastic.workers.exit_status import ExitStatus, describe_exit
 
 if TYPE_CHECKING:
     from elastic_harness.toxiproxy.client import ToxiproxyClient
@@ -152,7 +152,7 @@ class RemoteToxiproxy:
             code = process.wait(_END_LIMIT_S)
             self._process = self._client = None
             return ElasticError(
-                f"the Toxiproxy server {self._program} {describe_exit(ExitStatus(code=code))};"
+                f"the Toxiproxy server {self._program} {describe_exit(code)};"
                 " its proxies are lost, and the next job gets a new one"
             )
         return None

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from pytest_elastic.events import model as events
+from pytest_elastic.exit_codes import exit_text
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.consensus.records import Record
@@ -269,7 +270,7 @@ class Rounds(LeaderPart):
         first = failed.failures[0]
         if last.first_failure is None:
             last.first_failure = replace(first, node=peer.node.name)
-        how = first.describe_end()
+        how = exit_text(first.exit_code)
         last.stop_because(f"rank {first.rank} on {peer.node.name} failed ({how})", Cause.FAILURE)
 
     def explain(self, peer: Peer, failed: ports.GroupFailed) -> None:

@@ -21,7 +21,7 @@ from pytest_elastic.channel import socket_address
 from pytest_elastic.errors import StoreUnreachable
 from pytest_elastic.workers.store.name_lookup import addresses_of
 
-__all__ = ["check_answers", "fetch", "publish", "swap"]
+__all__ = ["fetch", "publish", "swap"]
 
 _VALIDATE, _SET, _COMPARE_SET, _GET, _CHECK, _PING = 0, 1, 2, 3, 5, 13
 _MAGIC = 0x3C85F7CE
@@ -73,12 +73,6 @@ def swap(  # noqa: PLR0917 (the first three say where, as everywhere here)
             return store.get(key) if is_set else ""
         store.send(_COMPARE_SET, key, expected, value)
         return store.read_text()
-
-
-def check_answers(host: str, port: int, timeout_s: float) -> None:
-    """Make sure that a store answers at the address; raises StoreUnreachable saying what did."""
-    with _connected(host, port, timeout_s):
-        pass
 
 
 class _Connection:

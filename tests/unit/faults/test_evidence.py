@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from elastic_harness.faults.evidence import Evidence
-from elastic_harness.faults.workers.worker import name_of_end
 from elastic_harness.scenario.engine.messages import FaultProved
 
 from tests.unit.faults.bench import World
@@ -158,25 +157,6 @@ def test_a_node_that_left_has_power_until_the_notice_is_over(notice_s: float) ->
     assert world.log == ["SIGTERM 502"]
     world.pass_time(0.1)
     assert world.log == ["SIGTERM 502", "power_cut n2"]
-
-
-# --- how a process ended ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("code", "name"),
-    [
-        (None, "an exit code that nothing tells"),
-        (0, "exit code 0"),
-        (1, "exit code 1"),
-        (-1, "SIGHUP"),
-        (-64, "SIGRTMAX"),
-        (-99, "signal 99"),
-    ],
-)
-def test_ends_have_names(code: int | None, name: str) -> None:
-    """Zero is no signal, and 1 is one only below zero."""
-    assert name_of_end(code) == name
 
 
 @pytest.mark.parametrize(

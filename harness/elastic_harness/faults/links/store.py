@@ -28,10 +28,11 @@ from elastic_harness.faults.context import (
 )
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.workers.stall import run_by_turns, stop_and_see
-from elastic_harness.faults.workers.worker import name_of_end, see_end, signal_and_watch
+from elastic_harness.faults.workers.worker import see_end, signal_and_watch
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Fraction, Seconds
 from elastic_harness.scenario.selectors import parse_selector, resolve_nodes
+from pytest_elastic.exit_codes import exit_text
 
 __all__ = ["FreezeStore", "KillStore", "SlowStore", "StoreFault"]
 
@@ -111,7 +112,7 @@ class KillStore(StoreFault):
                 context, process, within_s=_DEATH_S, otherwise=f"still alive: one of {where}"
             )
             if code not in (None, -signal.SIGKILL):
-                raise FaultImpossible(f"{process.pid} ended with {name_of_end(code)}")
+                raise FaultImpossible(f"{process.pid} ended with {exit_text(code)}")
         return Evidence(
             text=f"gone: {where}",
             facts={"delivered": "SIGKILL", "pids": [each.pid for each in holders]},

@@ -27,13 +27,13 @@ from elastic_harness.faults.workers.worker import (
     WorkerFault,
     ends_of,
     facts_of,
-    name_of_end,
     order,
     see_worker_end,
     wait_for_answer,
 )
 from elastic_harness.scenario.engine.situation import NodeRef, Targets, WorkerRef
 from elastic_harness.scenario.fields import Fraction, Size
+from pytest_elastic.exit_codes import exit_text
 
 __all__ = ["LimitCpu", "LimitMemory", "LimitProcesses", "OutOfMemory"]
 
@@ -264,7 +264,7 @@ class OutOfMemory(WorkerFault):
             if code not in (None, -signal.SIGKILL):
                 raise FaultImpossible(
                     f"the kernel killed something on {worker.node} for lack of memory, but "
-                    f"{worker} ended with {name_of_end(code)}"
+                    f"{worker} ended with {exit_text(code)}"
                 )
             if not is_ours:
                 raise FaultImpossible(f"another fault leaves {worker.node} less memory")

@@ -23,7 +23,7 @@ from elastic_harness.faults.context import (
     Waits,
 )
 from elastic_harness.faults.fault import Fault, with_exclude
-from elastic_harness.faults.workers.worker import name_of_end, see_end, signal_and_watch
+from elastic_harness.faults.workers.worker import see_end, signal_and_watch
 from elastic_harness.finding import Finding
 from elastic_harness.future import Future, gather
 from elastic_harness.scenario.actions import CheckedScenario
@@ -31,6 +31,7 @@ from elastic_harness.scenario.engine.situation import NodeRef, Situation, Target
 from elastic_harness.scenario.fields import Seconds, Select
 from elastic_harness.scenario.selectors import resolve_nodes
 from pytest_elastic.errors import ElasticError
+from pytest_elastic.exit_codes import exit_text
 
 __all__ = [
     "CrashNode",
@@ -82,7 +83,7 @@ class KillAgent(NodeFault):
             otherwise = f"SIGKILL did not end the launcher on {name}"
             code = yield from see_end(context, launcher, within_s=_DEATH_S, otherwise=otherwise)
             if code not in (None, -signal.SIGKILL):
-                raise FaultImpossible(f"the launcher on {name} ended with {name_of_end(code)}")
+                raise FaultImpossible(f"the launcher on {name} ended with {exit_text(code)}")
         return Evidence(
             text=f"launcher on {names_of(targets.nodes)} gone",
             facts={"delivered": "SIGKILL", "nodes": list(killed)},
@@ -239,13 +240,13 @@ def _how_they_left(
         )
         if code not in (None, -signal.SIGTERM) and code < 0:
             raise FaultImpossible(
-                f"the launcher on {name} was told to leave, but it ended with {name_of_end(code)}"
+                f"the launcher on {name} was told to leave, but it ended with {exit_text(code)}"
             )
     return codes
 
 
 def _evidence_of_leaving(codes: Mapping[str, int | None]) -> Evidence:
-    ends = ", ".join(f"{name} with {name_of_end(code)}" for name, code in codes.items())
+    ends = ", ".join(f"{name} with {exit_text(code)}" for name, code in codes.items())
     return Evidence(
         text=f"launcher ended after SIGTERM: {ends}",
         facts={"delivered": "SIGTERM", "exit_codes": codes},

@@ -24,13 +24,13 @@ from elastic_harness.faults.workers.worker import (
     ends_of,
     facts_of,
     listed,
-    name_of_end,
     order,
     see_worker_end,
     wait_for_answer,
 )
 from elastic_harness.scenario.engine.situation import Targets, WorkerRef
 from elastic_harness.scenario.fields import Seconds
+from pytest_elastic.exit_codes import exit_text
 
 __all__ = ["AbortNccl", "DeviceAssert", "GpuSleep"]
 
@@ -68,7 +68,7 @@ class DeviceAssert(GpuFault):
             code = ends[worker] = yield from see_worker_end(context, worker, within_s=_DEVICE_S)
             if code in (0, -signal.SIGKILL, -signal.SIGTERM):
                 raise FaultImpossible(
-                    f"{worker} started a kernel that asserts, but it ended with {name_of_end(code)}"
+                    f"{worker} started a kernel that asserts, but it ended with {exit_text(code)}"
                 )
         return Evidence(
             text=f"started a kernel that asserts: {ends_of(ends)}",

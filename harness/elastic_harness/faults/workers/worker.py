@@ -26,6 +26,7 @@ from elastic_harness.faults.fault import Fault, with_exclude
 from elastic_harness.scenario.engine.situation import Situation, Targets, WorkerRef
 from elastic_harness.scenario.fields import Select
 from elastic_harness.scenario.selectors import Selector, resolve_workers
+from pytest_elastic.exit_codes import exit_text
 
 __all__ = [
     "ORDER_S",
@@ -39,7 +40,6 @@ __all__ = [
     "ends_of",
     "facts_of",
     "listed",
-    "name_of_end",
     "order",
     "see_end",
     "see_worker_end",
@@ -131,7 +131,7 @@ class KillWorker(WorkerFault):
             code = ends[worker] = yield from see_worker_end(context, worker, within_s=_DEATH_S)
             if code not in (None, -number):
                 raise FaultImpossible(
-                    f"{worker} got {self.signal}, but it ended with {name_of_end(code)}"
+                    f"{worker} got {self.signal}, but it ended with {exit_text(code)}"
                 )
         return Evidence(
             text=f"{self.signal} was delivered: {ends_of(ends)}",
@@ -326,16 +326,6 @@ def see_worker_end(
     return (yield from see_end(context, worker.process, within_s=within_s, otherwise=otherwise))
 
 
-def name_of_end(code: int | None) -> str:
-    """Return an exit code, or the signal that stands in its place, as text."""
-    if code is None:
-        return "an exit code that nothing tells"
-    if code >= 0:
-        return f"exit code {code}"
-    known = {each.value: each.name for each in signal.Signals}
-    return known.get(-code, f"signal {-code}")
-
-
 def facts_of(
     workers: tuple[WorkerRef, ...], ends: Mapping[WorkerRef, int | None]
 ) -> list[dict[str, object]]:
@@ -353,7 +343,7 @@ def facts_of(
 
 def ends_of(ends: Mapping[WorkerRef, int | None]) -> str:
     """Return how workers have ended as text."""
-    return ", ".join(f"{worker} ended with {name_of_end(code)}" for worker, code in ends.items())
+    return ", ".join(f"{worker} ended with {exit_text(code)}" for worker, code in ends.items())
 
 
 def _answer(context: FaultContext, worker: WorkerRef, act: str, by: str) -> Mapping[str, Any]:
@@ -387,7 +377,7 @@ def _end(
         if phase == "refused":
             raise FaultImpossible(f"{worker} began to {act}, but its script caught that")
         if not proves(code, phase == "ended"):
-            raise FaultImpossible(f"{worker} began to {act}, but it ended with {name_of_end(code)}")
+            raise FaultImpossible(f"{worker} began to {act}, but it ended with {exit_text(code)}")
         ends[worker] = code
     return Evidence(
         text=f"began to {act} as ordered: {ends_of(ends)}",
