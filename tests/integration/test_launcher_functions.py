@@ -104,6 +104,22 @@ def test_what_cannot_begin_is_a_usage_error(
         elastic_launch(config, entrypoint)()
 
 
+@pytest.mark.parametrize(
+    ("number", "how"), [(9, r"was killed by SIGKILL \(9\)"), (40, "was killed by signal 40")]
+)
+def test_an_agent_that_is_killed_is_an_error_that_says_by_what(number: int, how: str) -> None:
+    """Also by a signal that has no name."""
+
+    def kills_the_agent() -> None:
+        keeper = os.getppid()
+        agent = int(Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(agent, number)
+        time.sleep(60)
+
+    with pytest.raises(RendezvousError, match=f"the process of the agent {how}"):
+        elastic_launch(plain(), kills_the_agent)()
+
+
 def test_settings_are_refused_in_the_words_of_the_command() -> None:
     """By the same door."""
     with pytest.raises(UsageError, match="--nproc-per-node=none: expected a number"):
