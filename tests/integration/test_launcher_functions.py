@@ -114,7 +114,7 @@ def test_an_agent_that_is_killed_is_an_error_that_says_by_what(number: int, how:
         keeper = os.getppid()
         agent = int(Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(agent, number)
-        time.sleep(60)
+        signal.pause()
 
     with pytest.raises(RendezvousError, match=f"the process of the agent {how}"):
         elastic_launch(plain(), kills_the_agent)()

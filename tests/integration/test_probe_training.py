@@ -141,22 +141,42 @@ PARAMETERS = """
     model[2].requires_grad_(False)
     half = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
     both = [*model.parameters(), half]
-    if kind not in ("afresh", "anew", "unseeded"):
+
+    def load():
         for mine, saved in zip(both, torch.load(kind.rpartition(" ")[0] + ".pt"), strict=True):
             mine.data.copy_(saved)
-    rests = kind.endswith("rests")
-    optimizer = torch.optim.SGD(both, lr=0.0 if rests else 0.1, momentum=0.9)
+
+    class Equal(torch.optim.SGD):  # and so it cannot be a key of a dictionary
+        def __eq__(self, other):
+            return isinstance(other, Equal)
+
+    make = Equal if kind == "equal" else torch.optim.SGD
+    optimizer = make(both, lr=0.0 if kind.endswith("rests") else 0.1, momentum=0.9)
+    if kind.endswith("dcp"):
+        # It makes a step that changes nothing, before the parameters are loaded.
+        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+        get_optimizer_state_dict(nn.ModuleList([model, nn.ParameterList([half])]), optimizer)
+    if kind not in ("afresh", "anew", "unseeded", "equal"):
+        load()
     for number in range(1, 5):
         optimizer.zero_grad()
+        if kind.endswith("reloads") and number == 3:
+            load()
         (model(torch.ones(1, 3, 3, 3)).sum() + half.sum() / number).backward()
         optimizer.step()
+        if kind.endswith("clamps"):
+            for each in both:
+                each.data.clamp_(-0.5, 0.5)
         if number == 3:
             torch.save(both, kind + ".pt")
 """
-# In turn, each a worker of a later round than the one before; what was done before its first step.
+# In turn, each a worker of a later round than the one before: what was done before its first step,
+# and how many of its four steps are known.
 BEGINS = {
-    "afresh": 0, "afresh resumed": 3, "afresh resumed resumed": 6, "anew": 0, "unseeded": None,
-    "afresh rests": 3, "afresh again": None,
+    "afresh": (0, 4), "afresh resumed": (3, 4), "afresh resumed resumed": (6, 4), "anew": (0, 4),
+    "unseeded": (None, 0), "afresh dcp": (3, 4), "afresh clamps": (3, 4),
+    "afresh clamps resumed": (6, 4), "afresh clamps reloads": (6, 2), "afresh rests": (3, 4),
+    "afresh again": (None, 0), "equal": (None, 0),
 }  # fmt: skip
 
 
@@ -173,16 +193,12 @@ def test_the_parameters_tell_where_an_optimizer_goes_on_that_counts_nothing(
             environ = bench.environ(KIND=kind, TORCHELASTIC_RESTART_COUNT=str(number))
             pid = run_warm(bench, agent, [script], environ)
             began[kind] = lone(bench, pid)
-    for kind, resumed in BEGINS.items():
+    for kind, (resumed, known) in BEGINS.items():
         told = [each.event.step for each in began[kind].of_kind(ResumeObserved)]
-        steps = [each.event for each in began[kind].of_kind(StepCompleted)]
-        if resumed is None:
-            assert told == [], kind
-            assert [step.step for step in steps] == [None] * 4, kind
-            continue
-        assert told == [resumed], kind
-        assert [step.step for step in steps] == [resumed + n for n in range(1, 5)], kind
-        assert {step.step_source for step in steps} == {"parameters"}
+        steps = [each.event.step for each in began[kind].of_kind(StepCompleted)]
+        assert told == ([] if resumed is None else [resumed]), kind
+        numbers = [(resumed or 0) + number for number in range(1, known + 1)]
+        assert steps == [*numbers, *[None] * (4 - known)], kind
     assert judge(bench.history, "resumed_at", {"round": 2, "step": 3}).is_valid
     assert judge(bench.history, "resumed_at", {"round": 2, "step": 4}).outcome.value == "invalid"
     unseeded = judge(bench.history, "resumed_at", {"round": 5, "step": 0})

@@ -102,7 +102,7 @@ def row_of(
     found = losses(history)
     outcome = overall(judgements).outcome.value
     causes = tuple(_causes(name, history, judgements, seen))
-    if has_survived and _began_late(history):
+    if has_survived and _began_late(history, seen):
         outcome, causes = Outcome.UNKNOWN.value, (_NOT_FRESH,)
     return Row(
         name=name,
@@ -191,11 +191,14 @@ def _state(by_name: Mapping[str, Judgement], history: History, tolerance: float)
     return _UNKNOWN if not any(_is_invalid(each) for each in compared) else "DIFFERS"
 
 
-def _began_late(history: History) -> bool:
+def _began_late(history: History, seen: Measured) -> bool:
     """Tell whether a job found in its first round what an earlier run had saved."""
     rounds = history.worlds.rounds
-    if any(worker.resumed_at_step for world in rounds[:1] for worker in world.workers.values()):
-        return True
+    for worker in (each for world in rounds[:1] for each in world.workers.values()):
+        # Where only its parameters tell, it has to begin with those of the undisturbed run.
+        others = seen.began_with if worker.began_with is not None else ()
+        if worker.resumed_at_step or (others and worker.began_with not in others):
+            return True
     return not any(worker.steps_done for world in rounds for worker in world.workers.values())
 
 
@@ -208,7 +211,8 @@ def _steps_after_a_new_count(history: History) -> int:
     if not any(world.last_step for world in before):
         return 0
     workers = list(last.workers.values())
-    if not workers or any(worker.resumed_at_step != 0 for worker in workers):
+    has_counted = any(worker.steps and worker.steps[0].source == "state" for worker in workers)
+    if not has_counted or any(worker.resumed_at_step != 0 for worker in workers):
         return 0
     return min(worker.steps_done for worker in workers)
 

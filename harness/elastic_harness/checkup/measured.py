@@ -9,7 +9,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median_high
 
@@ -36,21 +36,22 @@ __all__ = [
     "Measured",
     "measure",
     "why_not_comparable",
+    "without_what_differs",
 ]
 
 # With fewer there is no middle that a fault could come in.
 FEWEST_STEPS = 10
 # Said where nothing counts the steps of the whole training: what shows them, in one line.
-NO_STEPS = (
-    "the step it goes on with after a restart is not known, as no optimizer of torch shows it, and "
-    "neither are the steps and samples that are lost. To show it, call "
-    "`elastic_harness.observe.report_step(step)` after each step, with the number of steps "
-    "that are done over the whole training; or, where every rank prints that number, give "
-    r"--observe-step='step (\d+)'"
+_TO_SHOW_STEPS = (
+    "so that the step it goes on with after a restart is not known, and neither are the steps and "
+    "samples that are lost. To show it, call `elastic_harness.observe.report_step(step)` after "
+    "each step, with the number of steps that are done over the whole training; or, where every "
+    r"rank prints that number, give --observe-step='step (\d+)'"
 )
+NO_STEPS = f"no optimizer of torch counts its steps over the whole training, {_TO_SHOW_STEPS}"
 ALL_ALIKE = (
-    "the parameters are the same after every step: is the gradient of its loss 0? So the step it "
-    "goes on with after a restart cannot be told by them, and its optimizer counts none"
+    "its optimizer counts no steps, and the parameters that were looked at are the same after each "
+    f"of them (is the gradient of its loss 0?), {_TO_SHOW_STEPS}"
 )
 NO_CHECKPOINT = (
     "no checkpoint was seen: no file was written again and again below the working folder or "
@@ -89,7 +90,9 @@ class Measured:
     """What was seen of the run; what could not be seen is None, with the reason in `unseen`.
 
     `epoch_ends` are the steps behind which an epoch of the data ends and another one begins.
-    `misses_files`: whether the script saves, and how often, is not known.
+    `misses_files`: whether the script saves, and how often, is not known. `began_with` are digests
+    of the parameters that the ranks began with, where only these tell how many steps were done;
+    there are none of a script that begins with others each time.
     """
 
     world_size: int
@@ -102,6 +105,7 @@ class Measured:
     epoch_ends: frozenset[int]
     unseen: Mapping[str, str]
     misses_files: bool = False
+    began_with: frozenset[str] = frozenset()
 
     @property
     def loss_limit(self) -> float | None:
@@ -158,7 +162,9 @@ def measure(history: History, outcome: str, reason: str, program: str) -> Measur
             "the loss was not seen, so that the end of a job with fewer nodes is compared with "
             "nothing: no step came after a backward() of torch on a single number"
         )
-    is_global = all(worker.resumed_at_step == 0 for worker in workers)
+    is_global = all(
+        worker.resumed_at_step == 0 and worker.steps[-1].step is not None for worker in workers
+    )
     if is_global and _changes_nothing(history):
         is_global, unseen["steps"] = False, ALL_ALIKE
     elif not is_global:
@@ -183,6 +189,7 @@ def measure(history: History, outcome: str, reason: str, program: str) -> Measur
         epoch_ends=_epoch_ends(history),
         unseen=unseen,
         misses_files=missed is not None,
+        began_with=frozenset(filter(None, (worker.began_with for worker in workers))),
     )
 
 
@@ -190,6 +197,8 @@ def why_not_comparable(one: Measured, other: Measured) -> str:
     """Say why two undisturbed runs are not alike, so that no third can be compared; "" if so."""
     if one.steps != other.steps:
         return f"one made {one.steps} steps, the other {other.steps}"
+    if one.began_with != other.began_with:
+        return "they began with different parameters (does the script set its seeds?)"
     if one.samples is not None and other.samples is not None and one.samples != other.samples:
         return "they used the samples of an epoch differently (is the sampler seeded?)"
     if (one.state is None) != (other.state is None):
@@ -201,6 +210,17 @@ def why_not_comparable(one: Measured, other: Measured) -> str:
         if first != second:
             return "they ended with different parameters (does the script set its seeds?)"
     return ""
+
+
+def without_what_differs(one: Measured, other: Measured) -> Measured:
+    """Return what was measured, but for what a third run cannot be expected to show."""
+    one = replace(one, state=None, samples=one.samples if one.samples == other.samples else None)
+    if one.began_with != other.began_with:
+        one = replace(one, began_with=frozenset())
+        if one.steps != other.steps:
+            # Perhaps it began where the other had ended: then nothing tells what its steps count.
+            one = replace(one, is_global=False, unseen={**one.unseen, "steps": NO_STEPS})
+    return one
 
 
 def _unfit(history: History, outcome: str, reason: str, program: str) -> UsageError:

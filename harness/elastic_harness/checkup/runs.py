@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from elastic_harness.checkup.battery import (
     BATTERY,
@@ -22,7 +22,12 @@ from elastic_harness.checkup.battery import (
     scenario_text,
 )
 from elastic_harness.checkup.card import Row, judge_undisturbed, row_of, row_without_run
-from elastic_harness.checkup.measured import Measured, measure, why_not_comparable
+from elastic_harness.checkup.measured import (
+    Measured,
+    measure,
+    why_not_comparable,
+    without_what_differs,
+)
 from elastic_harness.cluster.choose import ClusterChoice
 from elastic_harness.history.judge import Judgement, judge
 from elastic_harness.history.verdict import unknown
@@ -88,8 +93,7 @@ class Runs:
                 "two runs without any fault were not alike, so that no run is compared with them: "
                 f"{why}"
             )
-            same_samples = one.samples == other.samples
-            one = replace(one, state=None, samples=one.samples if same_samples else None)
+            one = without_what_differs(one, other)
         self._load("uninterrupted", reference_scenario(self.checkup, one))
         result, directory = found[0]
         judgements = judge_undisturbed(result.history)

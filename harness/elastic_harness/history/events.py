@@ -144,11 +144,14 @@ class ResumeObserved(Event):
     `step` steps were already done (0 when it starts afresh), by the state of its primary optimizer,
     by the parameters that it began with, or by the script's own report. A later one of the same
     worker is better known; None takes an earlier one back: what was said since contradicts it.
+    `parameters` is a digest of those that it began with, where they tell the step: then steps are
+    counted from where the run began.
     """
 
     pid: int
     rank: int
     step: int | None
+    parameters: str | None = None
 
 
 class SamplesDrawn(Event):

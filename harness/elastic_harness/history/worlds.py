@@ -60,6 +60,7 @@ class WorkerView:
     """One worker of one world, as far as it is known; `pid` is the global one.
 
     `first_step` and `last_step` are the global steps it completed, falling back to its own count.
+    `began_with` is a digest of its parameters, where they tell the step that it resumed at.
     `resumed_seq` and `digest_seq` are the records that say `resumed_at_step` and `digest`; its
     hello, while there is none.
     """
@@ -80,6 +81,7 @@ class WorkerView:
     dropped: int = 0
     nonce: str | None = None
     resumed_at_step: int | None = None
+    began_with: str | None = None
     digest: ParametersHashed | None = None
     steps: list[Step] = field(default_factory=list)
 
@@ -270,8 +272,9 @@ class Worlds:
                 self._on_step(record, step, world, worker)
             case GroupFormed(nonce=nonce):
                 self._on_nonce(nonce, world, worker)
-            case ResumeObserved(step=step_number):
+            case ResumeObserved(step=step_number, parameters=parameters):
                 worker.resumed_at_step, worker.resumed_seq = step_number, self._seq
+                worker.began_with = parameters
             case ParametersHashed() as digest:
                 worker.digest, worker.digest_seq = digest, self._seq
             case WorkerFinished(dropped=dropped):

@@ -311,12 +311,9 @@ class Observer:
             self._answers.setdefault(peer.pid, {})[said["by"]] = said
         elif said["say"] == "stacks":
             peer.stacks = StackOffer.of(said)
-        elif said["say"] == "first_step" and peer.worker is not None:
-            world = (peer.generation, peer.worker.run_id, *_told(peer.worker))
-            step = self._parameter_steps.on_first_step(
-                world, peer.worker.rank, str(said["parameters"])
-            )
-            self._send(peer, f"first_step {'unknown' if step is None else step}")
+        elif said["say"] == "step_begins" and peer.worker is not None:
+            done = self._steps_done(peer, peer.worker, str(said["parameters"]), said["done"])
+            self._send(peer, f"steps_done {'unknown' if done is None else done}")
         elif peer.worker is not None:
             at = float(said["at"]) + peer.skew_s
             fields = {**said, "pid": peer.pid, "rank": peer.worker.rank}
@@ -324,12 +321,20 @@ class Observer:
             if isinstance(event, StepCompleted):
                 peer.steps += 1
                 event = replace(event, began_at=event.began_at + peer.skew_s)
-                if event.parameters is not None and event.step is not None:
-                    self._parameter_steps.on_step(event.parameters, event.step)
+                world = peer.generation, peer.worker.run_id, *_told(peer.worker)
+                self._parameter_steps.on_step(world, event.step, event.parameters)
             if isinstance(event, RankHeld | RankReleased):
                 peer.is_held = isinstance(event, RankHeld)
             if isinstance(event, _OF_WORKERS):
                 self._emit(peer, event, at)
+
+    def _steps_done(
+        self, peer: _Peer, worker: WorkerHello, parameters: str, done: int | None
+    ) -> int | None:
+        if done is not None:
+            return self._parameter_steps.on_change(parameters, int(done))
+        world = peer.generation, worker.run_id, *_told(worker)
+        return self._parameter_steps.on_first_step(world, worker.rank, parameters)
 
     def _on_hello(self, peer: _Peer, said: Mapping[str, Any]) -> None:
         if peer.pid in self._workers or self._has_worker_above(peer):

@@ -139,6 +139,30 @@ def test_a_job_that_goes_on_from_an_earlier_run_is_unknown() -> None:
     assert "a checkpoint of an earlier run" in cause
 
 
+@pytest.mark.parametrize(("began_with", "outcome"), [("a", "valid"), ("b", "unknown")])
+def test_where_only_parameters_tell_steps_a_run_begins_with_those_of_the_undisturbed_one(
+    began_with: str, outcome: str
+) -> None:
+    """Others are those of a checkpoint, and its steps are not counted from the same place."""
+    seen = measure(undisturbed(leaves=str, began_with="a").history, "succeeded", "", "train.py")
+    story = undisturbed(leaves=str, began_with=began_with)
+    judged = judge_checks(story.history, [bind("job", "succeeded")])
+    found = row_of("one", "One", story.history, judged, seen, tolerance=1e-6, directory="runs/x")
+    assert found.outcome == outcome
+
+
+def test_an_optimizer_that_counts_nothing_has_no_count_to_save() -> None:
+    """The steps are lost, and what mends it is not the optimizer's state."""
+    story = Story().round(1, ["n1"]).resume(1, 0, 0, "a").step(1, 0, 1, step_source="parameters")
+    story.gone(1).round(2, ["n1"]).resume(2, 0, 0, "a")
+    story.step(2, 0, 1, step_source="parameters").finish(2).end()
+    seen = measure(undisturbed(leaves=str, began_with="a").history, "succeeded", "", "train.py")
+    judged = judge_checks(story.history, [bind("job", "succeeded"), bind("finished_at", 12)])
+    found = row_of("one", "One", story.history, judged, seen, tolerance=1e-6, directory="runs/x")
+    assert found.outcome == "invalid"
+    assert "Save and load the optimizer's state" not in " ".join(found.causes)
+
+
 def rows(**more: Any) -> list[Row]:  # noqa: ANN401 (the fields of a row)
     """Return two rows that fail alike, and one that was not run."""
     bad = {"outcome": "invalid", "survived": False, "causes": ("job: it failed",), **more}

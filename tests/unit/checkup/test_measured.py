@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.checkup.measured import ALL_ALIKE, Measured, measure, why_not_comparable
-from elastic_harness.history.events import FilesUnseen
+from elastic_harness.checkup.measured import (
+    ALL_ALIKE,
+    NO_STEPS,
+    Measured,
+    measure,
+    why_not_comparable,
+    without_what_differs,
+)
+from elastic_harness.history.events import FilesUnseen, StepCompleted
+from elastic_harness.history.history import History
+from msgspec.structs import replace
 
 from pytest_elastic.errors import UsageError
 from tests.unit.checkup.undisturbed import Saved, undisturbed
@@ -111,6 +120,18 @@ def test_parameters_that_never_change_tell_no_step() -> None:
     assert seen.unseen["steps"] == ALL_ALIKE
 
 
+def test_a_count_that_is_lost_on_the_way_is_none() -> None:
+    """As where a script goes back to a checkpoint in its middle, and no optimizer counts."""
+    story = undisturbed()
+    records = list(story.records)
+    number = max(n for n, each in enumerate(records) if isinstance(each.event, StepCompleted))
+    lost = replace(records[number].event, step=None, step_source="process")
+    records[number] = replace(records[number], event=lost)
+    seen = measure(History.of(records), "succeeded", "", "train.py")
+    assert not seen.is_global
+    assert seen.unseen["steps"] == NO_STEPS
+
+
 @pytest.mark.parametrize(
     ("story", "outcome", "said"),
     [
@@ -136,7 +157,24 @@ def test_two_runs_that_differ_are_nothing_to_compare_with() -> None:
     assert "the other 13" in why_not_comparable(one, measured(undisturbed(steps=13)))
     assert "different parameters" in why_not_comparable(one, measured(undisturbed(digest="y")))
     assert "samples" in why_not_comparable(one, measured(undisturbed(per_epoch=3)))
+    other = measured(undisturbed(leaves=str, began_with="b"))
+    assert "began with different" in why_not_comparable(
+        measured(undisturbed(leaves=str, began_with="a")), other
+    )
     assert "of one only" in why_not_comparable(one, measured(undisturbed(digest=None)))
+
+
+def test_a_third_run_is_not_compared_with_what_two_did_not_show_alike() -> None:
+    """Where it begins with other parameters, and ends elsewhere, nothing tells its steps."""
+    one = measured(undisturbed(leaves=str, began_with="a"))
+    unseeded = measured(undisturbed(leaves=str, began_with="b"))
+    kept = without_what_differs(one, unseeded)
+    assert (kept.began_with, kept.is_global, kept.state) == (frozenset(), True, None)
+    went_on = measured(undisturbed(leaves=str, began_with="b", steps=11))
+    kept = without_what_differs(one, went_on)
+    assert (kept.began_with, kept.is_global, kept.unseen["steps"]) == (frozenset(), False, NO_STEPS)
+    more = measured(undisturbed(leaves=str, began_with="a", steps=11))
+    assert without_what_differs(one, more).is_global
 
 
 def test_checkpoints_are_not_known_where_files_may_be_missed() -> None:

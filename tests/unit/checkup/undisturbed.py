@@ -30,15 +30,17 @@ def undisturbed(
     saves: Callable[[int], Saved] = a_file_that_is_renamed,
     per_epoch: int = 4,
     leaves: Callable[[int], str] | None = None,
+    began_with: str | None = None,
 ) -> Story:
     """Tell the run; each step uses two samples, of which an epoch has eight.
 
-    `leaves` gives the digest of the parameters after a step, where the optimizer counts nothing.
+    `leaves` gives the digest of the parameters after a step, where the optimizer counts nothing,
+    and `began_with` is that of the beginning.
     """
     source = "state" if leaves is None else "parameters"
     story = Story().round(1, ["n1", "n2"])
     for rank in (0, 1):
-        story.resume(1, rank, begins)
+        story.resume(1, rank, begins, began_with)
     for step in range(begins + 1, begins + steps + 1):
         epoch, place = divmod(step - 1, per_epoch)
         for rank in (0, 1):

@@ -196,11 +196,14 @@ class Story:
         values: dict[str, Any] = {"step": None, **more}
         return self._of(pid, ParametersHashed(pid=pid, rank=rank, digest=digest, **values))
 
-    def resume(self, round: int, rank: int, step: int | None) -> Story:
-        """Let a worker say where it resumes."""
+    def resume(
+        self, round: int, rank: int, step: int | None, parameters: str | None = None
+    ) -> Story:
+        """Let a worker say where it resumes; by its `parameters`, or as its optimizer counts."""
         pid = self.pids[round, rank]
         self._resumed.add(pid)
-        return self._of(pid, ResumeObserved(pid=pid, rank=rank, step=step))
+        event = ResumeObserved(pid=pid, rank=rank, step=step, parameters=parameters)
+        return self._of(pid, event)
 
     def unseen(self, round: int, rank: int, loader: str, reason: str) -> Story:
         """Let a worker say that it cannot see the samples of a loader."""

@@ -151,6 +151,51 @@ def test_the_first_batches_belong_to_the_step_that_follows() -> None:
     assert bind("resumed_at", {"round": 2, "step": 2}).run(story.history).is_valid
 
 
+def by_parameters() -> Story:
+    """Tell a job whose optimizer counts nothing: four steps, and three from the third on."""
+    story = Story().round(1, ["n1"]).resume(1, 0, 0, "a")
+    for step in (1, 2, 3, 4):
+        story.step(1, 0, step, step_source="parameters")
+    story.gone(1).round(2, ["n1"]).resume(2, 0, 3, "d")
+    for step in (4, 5, 6):
+        story.step(2, 0, step, step_source="parameters")
+    return story.finish(2).end()
+
+
+@pytest.mark.parametrize(
+    ("clause", "value", "outcome"),
+    [
+        ("resumed_at", {"round": 2, "step": 3}, "valid"),
+        ("resumed_at", {"round": 2, "step": 4}, "invalid"),
+        ("finished_at", 6, "valid"),
+        ("finished_at", 7, "invalid"),
+        ("resumed_at", {"round": 1, "step": 0}, "unknown"),
+        ("resumed_at", {"round": 1, "step": 30}, "unknown"),
+    ],
+)
+def test_steps_that_parameters_tell_are_counted_from_where_the_run_began(
+    clause: str, value: object, outcome: str
+) -> None:
+    """Whether that was step 0 of the training, nothing tells: the verdict says what it counts."""
+    verdict = bind(clause, value).run(by_parameters().history)
+    assert verdict.outcome.value == outcome, verdict.reason
+    assert "counted from where the run began" in verdict.reason
+    assert bind("steps_lost", 1).run(by_parameters().history).is_valid
+    assert not bind("steps_lost", 0).run(by_parameters().history).is_valid
+
+
+def test_a_script_that_counts_for_itself_is_not_compared_with_its_parameters() -> None:
+    """It reports epochs, say, and the first one comes after some steps; they still may not fall."""
+    story = Story().round(1, ["n1"]).resume(1, 0, 0, "a")
+    for step in (1, 2, 3):
+        story.step(1, 0, step, step_source="parameters")
+    story.step(1, 0, 1, step_source="log").step(1, 0, 2, step_source="log").finish(1).end()
+    assert bind("finished_at", 2).run(story.history).is_valid
+    falls = Story().round(1, ["n1"]).step(1, 0, 2, step_source="log")
+    falls.step(1, 0, 1, step_source="parameters").finish(1).end()
+    assert bind("finished_at", 1).run(falls.history).outcome is Outcome.UNKNOWN
+
+
 def test_a_reference_is_an_undisturbed_run_of_which_all_was_seen() -> None:
     """It survives being written down; a run with a restart, a fault or a gap is none."""
     story = Job(is_resumed=False, reference=None).story

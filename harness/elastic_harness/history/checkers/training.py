@@ -17,6 +17,7 @@ NO_GLOBAL_STEP = (
     "before the first step are not those that exactly one step before has left, and the script "
     "does not report one (`observe: {step: REGEX}` reads it off what every rank prints)"
 )
+_FROM_THE_RUN = "counted from where the run began, as the optimizer keeps no step in its state"
 _NO_START = (
     "it is not certain how many steps were done before: the script's reports and its optimizer's "
     "steps do not agree, or the first report came after several steps "
@@ -48,10 +49,11 @@ def resumed_at(history: History, asked: ResumedAtParameters) -> Verdict:
         return problem
     ranks = [world.workers[rank] for rank in sorted(world.workers)]
     for worker in ranks:
-        if worker.resumed_at_step is not None and worker.resumed_at_step != asked.step:
+        is_assumed = worker.began_with is not None and asked.round == 1
+        if worker.resumed_at_step not in (None, asked.step) and not is_assumed:
             return invalid(
                 f"rank {worker.rank} resumed round {asked.round} with {worker.resumed_at_step} "
-                f"steps done, {asked.step} were expected",
+                f"steps done, {asked.step} were expected{_since(worker)}",
                 (worker.resumed_seq,),
             )
     if not any(worker.steps for worker in ranks):
@@ -61,10 +63,12 @@ def resumed_at(history: History, asked: ResumedAtParameters) -> Verdict:
             return unknown(f"rank {worker.rank} made no step in round {asked.round}")
         if worker.resumed_at_step is None:
             return unknown(f"rank {worker.rank}: {_why_not(worker)}", (worker.steps[0].seq,))
+        if worker.began_with is not None and asked.round == 1:
+            return unknown(f"rank {worker.rank}: {_FROM_THE_RUN}", (worker.resumed_seq,))
     if (missing := _missing(world)) is not None:
         return unknown(missing)
     return valid(
-        f"every rank resumed round {asked.round} with {asked.step} steps done",
+        f"every rank resumed round {asked.round} with {asked.step} steps done{_since(ranks[0])}",
         [worker.resumed_seq for worker in ranks],
     )
 
@@ -81,6 +85,11 @@ def _why_not(worker: WorkerView) -> str:
     return NO_GLOBAL_STEP if all(step.step is None for step in worker.steps) else _NO_START
 
 
+def _since(worker: WorkerView) -> str:
+    """Say from where its steps are counted, where its optimizer counts none."""
+    return "" if worker.began_with is None else f" ({_FROM_THE_RUN})"
+
+
 def _miscounted(history: History) -> Verdict | None:
     """Find steps that cannot be a count of what is done, over the whole training."""
     for world in history.worlds.rounds:
@@ -95,6 +104,8 @@ def _miscounted(history: History) -> Verdict | None:
             for before, after in pairwise(worker.steps):
                 if before.step is None or after.step is None:
                     continue
+                if before.source == "parameters" != after.source:
+                    continue  # the script counts for itself, which it had not said yet
                 if after.step <= before.step:
                     return unknown(
                         f"rank {worker.rank} reported step {after.step} after step {before.step}: "
@@ -236,7 +247,7 @@ def finished_at(history: History, asked: FinishedAtParameters) -> Verdict:
             wanted = f"{asked.fewest} or a later one" if asked.step is None else f"{asked.step}"
             return invalid(
                 f"rank {worker.rank} ended after step {step}, {wanted} was expected to be the "
-                "last one",
+                f"last one{_since(worker)}",
                 (seq,),
             )
         elif not worker.finished:
@@ -248,4 +259,5 @@ def finished_at(history: History, asked: FinishedAtParameters) -> Verdict:
         vague.append(missing)
     if vague:
         return unknown(vague[0], proof)
-    return valid(f"all {world.world_size} ranks ended after step {max(ends)}", proof)
+    since = _since(world.workers[0])
+    return valid(f"all {world.world_size} ranks ended after step {max(ends)}{since}", proof)

@@ -5,17 +5,18 @@ This file runs in the user's process, under whatever Python it has, before the f
 script. So it uses the standard library only (and of that nothing that costs), does nothing of which
 it cannot be sure, and falls silent at the first sign that the harness does not listen. Sending
 never waits: what the kernel does not take waits in a bounded buffer, and then counts as dropped.
-The only waits are the hello (until the harness has looked for workers that should be dead) and a
-hold (until a fault has fired); both are bounded.
+The only waits are the hello (until the harness has looked for workers that should be dead), a hold
+(until a fault has fired), and the question which step parameters are of, where an optimizer counts
+none (`elastic_probe_parameters`); all are bounded.
 
 To the harness go JSON lines, each with `say`: the kind of an event of the history and its fields
-(`elastic_harness.history.events`), `acted` or `stacks`. Back come lines of words: `welcome hash=1
-samples=0 hold_s=30`, `hold STEP`, `unhold STEP`, `release`, `enter` (the working folder again, by
-its path), `bystander`, and what the worker is to do at its next step: `exit CODE =BY`, `raise ERROR
-=MESSAGE =BY`, `act NAME ARGUMENT =BY` (see `elastic_probe_acts`; `resume` ends one that lasts). BY
-is whose order it is and goes back with what is said of it; it and the message are written as in an
-URL. An order to end is acknowledged with `began`, then `ended` when the interpreter goes down of
-it, `refused` when the script went on.
+(`elastic_harness.history.events`), `acted`, `stacks` or `step_begins`. Back come lines of words:
+`welcome hash=1 samples=0 hold_s=30`, `hold STEP`, `unhold STEP`, `release`, `steps_done NUMBER`,
+`enter` (the working folder again, by its path), `bystander`, and what the worker is to do at its
+next step: `exit CODE =BY`, `raise ERROR =MESSAGE =BY`, `act NAME ARGUMENT =BY` (see
+`elastic_probe_acts`; `resume` ends one that lasts). BY is whose order it is and goes back with what
+is said of it; it and the message are written as in an URL. An order to end is acknowledged with
+`began`, then `ended` when the interpreter goes down of it, `refused` when the script went on.
 """
 
 from __future__ import annotations

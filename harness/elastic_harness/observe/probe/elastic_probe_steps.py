@@ -37,6 +37,11 @@ class StepCount:
         """Tell whether there was no step yet, and no word of how many were done before."""
         return self.count == 0 and self.resumed is None
 
+    @property
+    def is_reported(self) -> bool:
+        """Tell whether the script counts for itself, as far as is known."""
+        return self._reported is not None and not self._is_guess
+
     def on_start(self, step: int) -> None:
         """Take the script's word that `step` steps were done before this process."""
         if self.count == 0:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from elastic_harness.observe.probe.elastic_probe_parameters import ParameterSide
     from elastic_harness.observe.probe.elastic_probe_wire import now, quoted
     from elastic_harness.observe.probe.elastic_probe_worker import Probe
 else:
@@ -45,8 +46,7 @@ class TorchSide:
         self._losses: list[Any] = []  # of the last steps
         self._stepper: Any = None  # weak reference to a parameter whose state counts steps
         self._device_base: int | None = None
-        self._before: Any = None  # by optimizer, weakly: a digest from before its first step
-        self._base: int | None = None  # steps that were done before, where no optimizer counts them
+        self._parameters: ParameterSide | None = None  # where no optimizer counts steps
         self._has_group = False
 
     def install(self) -> None:
@@ -70,22 +70,20 @@ class TorchSide:
         import weakref
 
         self._sizes = weakref.WeakKeyDictionary()
-        self._before = weakref.WeakKeyDictionary()
         module.register_optimizer_step_pre_hook(self._before_optimizer_step)
         module.register_optimizer_step_post_hook(self._on_optimizer_step)
         if self._probe.wants_hash:
             self._watch_losses(sys.modules["torch.autograd"])
 
     def _before_optimizer_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        try:
-            if self._probe.steps.is_unplaced and optimizer not in self._before:
-                self._before[optimizer] = self._digest_of(optimizer)
-        except Exception:  # noqa: BLE001, S110 (an optimizer of an unforeseen make)
-            pass
-
-    def _digest_of(self, optimizer: Any) -> str | None:
-        digest: str | None = self._probe.load("elastic_probe_parameters").digest_of(optimizer)
-        return digest
+        """Look at the parameters, where the optimizer is not known to count its steps."""
+        counts = bool(self._stepper) and self._primary is not None and self._primary() is optimizer
+        if counts or not self._probe.wire.is_open or _changes_nothing(optimizer):
+            return
+        if self._parameters is None:
+            part = self._probe.load("elastic_probe_parameters")
+            self._parameters = part.ParameterSide(self._probe)
+        self._parameters.before_step(optimizer)
 
     def _on_optimizer_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if _changes_nothing(optimizer):
@@ -99,23 +97,12 @@ class TorchSide:
                 self._loss = None
         if self._probe.wants_rate and step is not False:
             self._probe.rate = _rate_of(optimizer)
+        # Outside of any `except`: a signal handler of the script may raise in a hold or a question.
         if step is None:
-            self._step_of_parameters(optimizer)
+            step = self._parameters.step_after(optimizer) if self._parameters else None
+            self._probe.optimizer_stepped(step, "process" if step is None else "parameters")
         elif step is not False:
-            # Outside of any `except`: a signal handler of the script may raise in a hold.
             self._probe.optimizer_stepped(step, "state")
-
-    def _step_of_parameters(self, optimizer: Any) -> None:
-        """Count from the step whose parameters this process began with, as the harness saw it."""
-        steps = self._probe.steps
-        before = self._before.get(optimizer)
-        if steps.is_unplaced and before is not None:
-            self._base = self._probe.ask_step_of(before)
-        if self._base is None:
-            self._probe.optimizer_stepped(None, "process")
-        else:
-            self._probe.digest = self._digest_of(optimizer)
-            self._probe.optimizer_stepped(self._base + steps.count + 1, "parameters")
 
     def _primary_step(self, optimizer: Any) -> int | bool | None:
         """Return the global step (None: unknown) of the primary optimizer, False for others."""

@@ -39,6 +39,10 @@ def _integer(text: str | None) -> str:
         return "null"
 
 
+def _parameters(digest: str | None) -> str:
+    return "" if digest is None else f',"parameters":{quoted(digest)}'
+
+
 def _name_of(ending: SystemExit | Exception) -> str:
     return "exit" if isinstance(ending, SystemExit) else "raise"
 
@@ -63,13 +67,17 @@ class Probe:
         self.wants_samples = False
         self.wants_rate = False
         self.rate: float | None = None  # the learning rate of the step that is reported next
-        self.digest: str | None = None  # of what it leaves, where its optimizer counts nothing
+        # Digests of parameters, where no optimizer counts: those that this process began with, and
+        # those that the step left that is reported next.
+        self.began_with: str | None = None
+        self.left: str | None = None
+        self.reads_steps = False  # off what the script prints
         self._environ = environ
         self._hold_limit_s = _HOLD_LIMIT_S
         self._holds: list[int] = []
         self.steps = StepCount()
         self._resumed: int | None = None  # as was said last
-        self._step_asked = ""
+        self._told_done = ""
         self._last_at = 0.0
         self._order: list[str] | None = None
         self.order_by = ""
@@ -160,8 +168,8 @@ class Probe:
                     os.chdir(os.getcwd())
                 except FileNotFoundError:
                     pass  # the script has removed it
-            case ["first_step", step]:
-                self._step_asked = step
+            case ["steps_done", number]:
+                self._told_done = number
             case ["release"]:
                 return True
             case ["exit", _, _] | ["raise", _, _, _] | ["act", _, _, _]:
@@ -190,6 +198,7 @@ class Probe:
         """Take what the script prints through Python for its word, where a line matches."""
         import re
 
+        self.reads_steps = True
         regex = re.compile(pattern)
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
@@ -216,21 +225,26 @@ class Probe:
         if self.wire.is_open and self.steps.on_optimizer(step):
             self._stepped(source)
 
-    def ask_step_of(self, digest: str) -> int | None:
-        """Ask the harness which step parameters are of; None if it knows none, or several."""
+    def ask_steps_done(self, parameters: str, done: int | None) -> int | None:
+        """Ask the harness after how many steps parameters were like these; None: it cannot know.
+
+        `done` is how many there are as this process counts; None: it has made no step.
+        """
         deadline = now() + HELLO_LIMIT_S
-        self.say("first_step", f'"parameters":{quoted(digest)}', now())
-        self._step_asked = ""
-        while not self._step_asked and self.wire.wait(deadline):
+        counted = "null" if done is None else str(done)
+        self.say("step_begins", f'"parameters":{quoted(parameters)},"done":{counted}', now())
+        self._told_done = ""
+        while not self._told_done and self.wire.wait(deadline):
             for words in self.wire.read():
                 self.obey(words)
-        return int(self._step_asked) if self._step_asked.isdecimal() else None
+        return int(self._told_done) if self._told_done.isdecimal() else None
 
     def _say_resumed(self) -> None:
         if self.steps.resumed != self._resumed:
             self._resumed = self.steps.resumed
             number = "null" if self._resumed is None else str(self._resumed)
-            self.say("resume_observed", f'"step":{number}', now())
+            began_with = "" if self.steps.is_reported else _parameters(self.began_with)
+            self.say("resume_observed", f'"step":{number}{began_with}', now())
 
     def _stepped(self, source: str) -> None:
         count, step = self.steps.count, self.steps.step
@@ -246,9 +260,8 @@ class Probe:
             self._say_drawn(place, at)
         rate = "" if self.rate is None else f',"learning_rate":{self.rate!r}'
         source = f'"step_source":"{source}","began_at":{self._last_at:.6f}'
-        digest = "" if self.digest is None else f',"parameters":{quoted(self.digest)}'
-        self.digest = None
-        self.say("step_completed", f"{place},{source}{rate}{digest}", at)
+        left, self.left = _parameters(self.left), None
+        self.say("step_completed", f"{place},{source}{rate}{left}", at)
         for words in self.wire.read():
             self.obey(words)
         if self._holds and self._order is None:
