@@ -112,6 +112,9 @@ def test_plain_sgd_is_judged_by_what_its_script_says(
         resumed = judge(found, "resumed_at", {"round": 2, "step": 6})
         samples = judge(found, "samples", {"each_epoch": "exactly_once"})
         finished = judge(found, "finished_at", 8)
+        if not says.startswith("report"):  # what it prints is followed from its first step on
+            sources = {each.event.step_source for each in found.of_kind(StepCompleted)}
+            assert "parameters" not in sources, says
         assert finished.is_valid, f"{says}: {finished.reason}"
         if says == "seldom":  # nobody can know what was done before the first report
             assert {resumed.outcome.value, samples.outcome.value} == {"unknown"}

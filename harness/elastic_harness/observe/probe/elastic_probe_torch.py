@@ -78,7 +78,7 @@ class TorchSide:
     def _before_optimizer_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Look at the parameters, where the optimizer is not known to count its steps."""
         counts = bool(self._stepper) and self._primary is not None and self._primary() is optimizer
-        if counts or not self._probe.wire.is_open or _changes_nothing(optimizer):
+        if counts or not self._probe.wire.is_open:
             return
         if self._parameters is None:
             part = self._probe.load("elastic_probe_parameters")
