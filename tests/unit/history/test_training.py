@@ -181,6 +181,9 @@ def test_steps_that_parameters_tell_are_counted_from_where_the_run_began(
     assert verdict.outcome.value == outcome, verdict.reason
     assert "counted from where the run began" in verdict.reason
     assert bind("steps_lost", 1).run(by_parameters().history).is_valid
+    counted = Story().round(1, ["n1"]).step(1, 0, 1).finish(1).end()
+    assert bind("resumed_at", {"round": 1, "step": 0}).run(counted.history).is_valid
+    assert not bind("resumed_at", {"round": 1, "step": 30}).run(counted.history).is_valid
     assert not bind("steps_lost", 0).run(by_parameters().history).is_valid
 
 
@@ -189,8 +192,10 @@ def test_a_script_that_counts_for_itself_is_not_compared_with_its_parameters() -
     story = Story().round(1, ["n1"]).resume(1, 0, 0, "a")
     for step in (1, 2, 3):
         story.step(1, 0, step, step_source="parameters")
-    story.step(1, 0, 1, step_source="log").step(1, 0, 2, step_source="log").finish(1).end()
-    assert bind("finished_at", 2).run(story.history).is_valid
+    story.step(1, 0, 1, step_source="log").step(1, 0, 2, step_source="log").finish(1)
+    assert bind("finished_at", 2).run(story.end().history).is_valid
+    story.step(1, 0, 1, step_source="log")
+    assert bind("finished_at", 1).run(story.history).outcome is Outcome.UNKNOWN
     falls = Story().round(1, ["n1"]).step(1, 0, 2, step_source="log")
     falls.step(1, 0, 1, step_source="parameters").finish(1).end()
     assert bind("finished_at", 1).run(falls.history).outcome is Outcome.UNKNOWN
