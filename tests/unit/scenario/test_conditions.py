@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from elastic_harness.history.events import LogMatched, SamplesDrawn, WriterHeld
+from elastic_harness.history.events import FilesUnseen, LogMatched, SamplesDrawn, WriterHeld
 from elastic_harness.scenario.engine.conditions import Watcher, watch
 from elastic_harness.scenario.engine.observed import ObservedRun
 from elastic_harness.scenario.reading.loader import read_clause
@@ -164,6 +164,15 @@ def test_a_restart_forgets_no_event() -> None:
     follow(watching, Story().round(1, ["n1"]).gone(1))
     watching.restart(999.0)
     assert len(follow(watching, Story().round(1, ["n1"]).gone(1))[0]) == 1
+
+
+def test_files_are_missed_only_where_some_may_be_unseen() -> None:
+    """Else nothing was written, and that is known."""
+    of_files = watcher(event="file_written")
+    assert follow(of_files, Story().round(1, TWO)) == ([], "0 of 1 such events")
+    unseen = Story().round(1, TWO).tell("cluster", "", FilesUnseen(reason="no more watches"))
+    _, why = follow(of_files, unseen)
+    assert why.endswith("files may have been written unseen: no more watches")
 
 
 def test_a_list_stands_for_a_tuple_and_for_nothing_else() -> None:

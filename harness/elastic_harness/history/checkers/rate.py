@@ -83,7 +83,7 @@ def _batches(history: History) -> dict[tuple[int, int], dict[int, int]]:
     training = mode(entry.event.loader for entry in drawn)  # others: an evaluation's
     for entry in (each for each in drawn if each.event.loader == training):
         found = history.worlds.worker_of(entry.event.pid)
-        if found is not None and entry.event.batches:
+        if found is not None:
             key = (found[0].ordinal, entry.event.count)
             sizes[key][entry.event.rank] += map(len, entry.event.batches)
     everywhere = [len(each) for ranks in sizes.values() for each in ranks.values()]
