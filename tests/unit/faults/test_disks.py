@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
 import pytest
 from elastic_harness.cluster.disks.policy import (
     DiskCounters,
     DiskPolicy,
     combine,
 )
+from elastic_harness.cluster.files.local_files import LocalFiles
 from elastic_harness.faults.registry import built_in_faults
 
+from pytest_elastic.loop import Loop
 from tests.unit.faults.bench import World
 
 
@@ -122,3 +128,16 @@ def test_a_rate_may_be_written_as_for_disks_or_as_for_links(rate: str) -> None:
     """And is written down in one way."""
     fault = built_in_faults().parse("disk_slow", {"node": "n1", "rate": rate})
     assert fault.describe()["rate"] == "1250kB"
+
+
+def test_a_file_of_a_node_is_damaged_where_that_node_has_it(tmp_path: Path) -> None:
+    """A folder that it has for itself is called alike on all nodes."""
+    world = World()
+    own: Mapping[str, Mapping[str, str]] = {"n1": {}, "n2": {"/data": str(tmp_path)}}
+    world.cluster.files = LocalFiles(cast("Loop", world.time), lambda node: own[node])
+    (tmp_path / "model.pt").write_bytes(b"x" * 400)
+    world.fire("corrupt", {"file": "/data/*.pt", "node": "n2"})
+    world.pass_time(0.5)
+    assert world.story[0] == "in force"
+    assert "/data/model.pt" in world.story[1]
+    assert (tmp_path / "model.pt").read_bytes() != b"x" * 400
