@@ -73,22 +73,22 @@ def test_a_limit_follows_processes_that_end_before_any_was_refused() -> None:
     """What was about to end would leave room for ever; what is soon back is left its room."""
     world = World()
     world.budget.count("n2", processes=6)
-    world.fire("process_limit", "n2")
+    world.fire("process_limit", {"node": "n2", "free": 2})
     world.pass_time(0.8)
-    assert world.budget.limits == {"n2": {"processes": 6}}
+    assert world.budget.limits == {"n2": {"processes": 8}}
     world.budget.count("n2", processes=3)
     world.pass_time(0.5)
     world.budget.count("n2", processes=6)
     world.pass_time(1.5)
-    assert world.budget.limits == {"n2": {"processes": 6}}
+    assert world.budget.limits == {"n2": {"processes": 8}}
     world.budget.count("n2", processes=5)
-    world.pass_time(3)
-    assert world.budget.limits == {"n2": {"processes": 5}}
+    world.pass_time(2)
+    assert world.budget.limits == {"n2": {"processes": 7}}
     world.budget.count("n2", processes_refused=1)
     world.pass_time(0.5)
     world.budget.count("n2", processes=4)
     world.pass_time(3)
-    assert world.budget.limits == {"n2": {"processes": 5}}
+    assert world.budget.limits == {"n2": {"processes": 7}}
 
 
 def test_memory_is_limited_to_so_much_more_than_there_is() -> None:

@@ -85,6 +85,19 @@ def test_a_rank_that_stays_away_from_a_collective_is_proven_by_its_peers() -> No
     assert world.story[-1] == "proved: rank 1 (n2, pid 1002) stays away; its 2 peers wait"
 
 
+@pytest.mark.parametrize("stopped", [1, 2])
+def test_a_peer_that_is_stopped_waits_for_nobody(stopped: int) -> None:
+    """One that lives and makes no step is enough; where all are stopped, nothing is proven."""
+    world = World()
+    world.fire("hang", {"worker": "rank 1", "how": "collective"})
+    world.answer(1, "stand")
+    for pid in (1001, 1003)[:stopped]:
+        world.processes[pid].state = "T"
+    world.pass_time(2.5)
+    expected = "every peer has ended or is stopped" if stopped == 2 else "its 2 peers wait"
+    assert expected in world.story[-1]
+
+
 def test_peers_that_go_on_show_that_nothing_waits_for_the_rank() -> None:
     """A job without collectives cannot hang in one."""
     world = World()

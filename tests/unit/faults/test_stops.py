@@ -36,6 +36,19 @@ def test_a_process_is_the_same_with_and_without_its_start_time() -> None:
     assert stops.release("c") == (ProcessRef(node="n2", pid=PROCESS.pid, start_time=8),)
 
 
+def test_who_stops_a_process_is_known() -> None:
+    """Also where its node is paused; of a process that had its number, nothing is."""
+    stops = Stops()
+    assert stops.owners_of(PROCESS) == ()
+    stops.stop("b", PROCESS)
+    assert stops.owners_of(PROCESS) == ("b",)
+    stops.pause("a", "n2")
+    assert stops.owners_of(PROCESS) == ("a", "b")
+    assert stops.owners_of(OTHER) == ("a",)
+    assert stops.owners_of(ProcessRef(node="n2", pid=PROCESS.pid, start_time=8)) == ("a",)
+    assert stops.owners_of(ELSEWHERE) == ()
+
+
 def test_a_node_goes_on_with_its_last_owner() -> None:
     """A fault that has paused nothing resumes nothing."""
     stops = Stops()
