@@ -63,7 +63,7 @@ class FaultTest:
     stands_for: str
     make: Callable[[Checkup, Measured], Sequence[Mapping[str, Any]]]
     is_fixed: bool = True
-    allows: Callable[[Measured], int | None] | None = None
+    allows: Callable[[Checkup, Measured], int | None] | None = None
     also: Sequence[Mapping[str, Any]] = ()
 
 
@@ -122,7 +122,7 @@ def _what_was_seen(seen: Measured) -> Iterator[Mapping[str, Any]]:
     if seen.is_global:
         yield {"finished_at": {"step": seen.steps}}
     if seen.samples is not None:
-        yield {"samples": _samples_as_uninterrupted(seen)}
+        yield {"samples": _samples_as_uninterrupted(seen, is_fixed=True)}
 
 
 def _clauses(test: FaultTest, checkup: Checkup, seen: Measured) -> Iterator[Mapping[str, Any]]:
@@ -132,10 +132,10 @@ def _clauses(test: FaultTest, checkup: Checkup, seen: Measured) -> Iterator[Mapp
         # With fewer ranks, a script that ends after so many epochs makes more steps.
         yield {"finished_at": {"step" if test.is_fixed else "at_least": seen.steps}}
     # Asked for where steps are not known, too: a job that lost all of them may end with the same.
-    if test.allows is not None and (at_most := test.allows(seen)) is not None:
+    if test.allows is not None and (at_most := test.allows(checkup, seen)) is not None:
         yield {"steps_lost": {"at_most": at_most}}
     if seen.samples is not None and (seen.is_global or test.allows is None):
-        yield {"samples": _samples_as_uninterrupted(seen)}
+        yield {"samples": _samples_as_uninterrupted(seen, is_fixed=test.is_fixed)}
     if test.is_fixed and seen.state is not None:
         same = {"are": "same_as_uninterrupted", "within": checkup.tolerance}
         yield {"parameters": same}
@@ -144,16 +144,27 @@ def _clauses(test: FaultTest, checkup: Checkup, seen: Measured) -> Iterator[Mapp
         yield {"loss": "as_uninterrupted"}
 
 
-def _samples_as_uninterrupted(seen: Measured) -> Mapping[str, Any]:
-    """Return what is asked of the samples, so that the undisturbed run meets it."""
+def _samples_as_uninterrupted(seen: Measured, *, is_fixed: bool) -> Mapping[str, Any]:
+    """Return what is asked of the samples, so that the undisturbed run meets it.
+
+    Where the number of ranks changes, what is left over of an epoch is another number. A
+    DistributedSampler then repeats less than one sample for each rank, which the undisturbed run
+    need not show; other samplers, and `drop_last`, repeat or leave out less than a step uses.
+    """
     assert seen.samples is not None, "asked for where they were seen"
     size, uses = seen.samples
     last = max(uses)
     again = max(used.total() - len(used) for used in uses.values())
     dropped = max((size - len(used) for epoch, used in uses.items() if epoch != last), default=0)
+    if again or not is_fixed:
+        again = max(again, seen.world_size - 1)
+    if not is_fixed:
+        of_a_step = math.ceil(sum(used.total() for used in uses.values()) / seen.steps) - 1
+        again = max(again, of_a_step) if again >= seen.world_size else again
+        dropped = max(dropped, of_a_step) if dropped else 0
     asked: dict[str, Any] = {"each_epoch": "exactly_once", "last_epoch": "may_be_cut"}
     if again:
-        asked["padding"] = max(again, seen.world_size - 1)
+        asked["padding"] = again
     if dropped:
         asked["dropped"] = dropped
     return asked
@@ -192,17 +203,30 @@ def _ends_an_epoch(saved: int, seen: Measured, late: int) -> bool:
     return not seen.epoch_ends.isdisjoint(range(saved - late, saved + 1))
 
 
-def _intervals(number: int) -> Callable[[Measured], int | None]:
-    """Allow the steps of so many times from one checkpoint to the next, and those under way."""
+def _intervals(number: int, *, of_fewer: bool = False) -> Callable[[Checkup, Measured], int | None]:
+    """Allow the steps of so many times from one checkpoint to the next, and those under way.
 
-    def allows(seen: Measured) -> int | None:
+    `of_fewer`: steps that fewer ranks made, of which an epoch has more.
+    """
+
+    def allows(checkup: Checkup, seen: Measured) -> int | None:
         if seen.misses_files:
             return None
         if seen.checkpoints is None:
             return max(1, seen.steps // 10)
-        return number * seen.checkpoints.interval + _UNDER_WAY
+        interval = seen.checkpoints.interval
+        if of_fewer and _may_save_by_epochs(seen.checkpoints, seen):
+            interval = math.ceil(interval * checkup.nodes / checkup.fewest)
+        return number * interval + _UNDER_WAY
 
     return allows
+
+
+def _may_save_by_epochs(saved: Checkpoints, seen: Measured) -> bool:
+    """Tell whether each checkpoint but the last may be that of an epoch's end."""
+    if not seen.epoch_ends:
+        return True
+    return all(_ends_an_epoch(step, seen, _UNDER_WAY) for step in saved.steps[:-1])
 
 
 def _checkpoints(seen: Measured) -> Checkpoints:
@@ -335,7 +359,7 @@ BATTERY: Sequence[FaultTest] = (
         stands_for="A spot machine that is reclaimed, a scheduler that needs the node.",
         make=_on_last_node("preempt", notice="5s", by="crash"),
         is_fixed=False,
-        allows=lambda _: 1,
+        allows=lambda _, __: 1,
     ),
     FaultTest(
         name="node-silent",
@@ -366,7 +390,7 @@ BATTERY: Sequence[FaultTest] = (
         stands_for="Capacity that goes and comes back.",
         make=_down_and_up,
         is_fixed=False,
-        allows=_intervals(1),
+        allows=_intervals(1, of_fewer=True),
     ),
     FaultTest(
         name="killed-while-saving",

@@ -161,7 +161,7 @@ class Runs:
         if seen.state is not None:
             result.history.append_after_end(seen.state)
         judgements = list(judge(result.history))
-        if test.allows is not None and test.allows(seen) is None:
+        if test.allows is not None and test.allows(self.checkup, seen) is None:
             judgements.append(_steps_lost_not_judged(seen.unseen["checkpoints"]))
         directory.write_reports(result.history, judgements, command=self.settings.command)
         row = self._row(test.name, test.title, (result, directory), judgements, seen)

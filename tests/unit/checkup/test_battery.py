@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 from elastic_harness.checkup.battery import (
     BATTERY,
     Checkup,
@@ -124,6 +127,29 @@ def test_clauses_ask_for_no_more_than_the_undisturbed_run_has_shown() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("saved", "epochs", "allowed"),
+    [
+        ((10, 20, 31), {10, 20, 30}, 10 + 5 + 2),  # the last one is seen a step late
+        ((10, 20, 30), {10, 20}, 10 + 5 + 2),
+        ((10, 20, 30), set(), 10 + 5 + 2),  # where epochs end is not known
+        ((10, 20, 30), {20}, 10 + 2),  # it saves after so many steps
+    ],
+)
+def test_fewer_ranks_make_more_steps_of_an_epoch(
+    saved: tuple[int, ...], epochs: Collection[int], allowed: int
+) -> None:
+    """A script that saves after each epoch does it after more of them, and may lose more."""
+    job = replace(seen(steps=60), epoch_ends=frozenset(epochs))
+    assert job.checkpoints is not None
+    job = replace(job, checkpoints=replace(job.checkpoints, steps=saved))
+    for name, steps in (("down-and-up", allowed), ("node-silent", 10 + 2)):
+        (test,) = (test for test in BATTERY if test.name == name)
+        text = scenario_text(test, Checkup(job=JOB), job)
+        at_most = next(line for line in text.splitlines() if "steps_lost" in line)
+        assert at_most.strip() == f"- steps_lost: {{at_most: {steps}}}"
+
+
 def test_a_job_whose_steps_are_not_known_is_not_valid_for_it() -> None:
     """One that begins again after each fault ends with the same, and has lost all that it did."""
     uncounted = replace(seen(), is_global=False)
@@ -138,6 +164,47 @@ def test_fewer_ranks_may_make_more_steps() -> None:
     (gone,) = (test for test in BATTERY if test.name == "node-silent")
     text = scenario_text(gone, Checkup(job=JOB), seen())
     assert "finished_at: {at_least: 12}" in text
+
+
+def asked_of_samples(name: str, **uses: list[int]) -> Mapping[str, Any]:
+    """Return what a test asks of the samples, of twelve of which each epoch used these."""
+    job = replace(
+        seen(steps=12),
+        samples=(12, {epoch: Counter(used) for epoch, used in enumerate(uses.values())}),
+    )
+    (test,) = (test for test in BATTERY if test.name == name)
+    text = scenario_text(test, Checkup(job=JOB), job)
+    asked = yaml.safe_load(text)["expect"]["finally"]
+    return next(clause["samples"] for clause in asked if "samples" in clause)
+
+
+ALL = list(range(12))
+
+
+@pytest.mark.parametrize(
+    ("used", "same_ranks", "fewer_ranks"),
+    [
+        # Three ranks share twelve samples; of two, and of thirteen, one would be repeated.
+        (ALL, {}, {"padding": 2}),
+        # A sampler that fills up batches may repeat more: less than the five of a step.
+        ([*ALL, 0, 1, 2], {"padding": 3}, {"padding": 4}),
+        # `drop_last` leaves out less than the four of a step.
+        (ALL[:11], {"dropped": 1}, {"padding": 2, "dropped": 3}),
+    ],
+)
+def test_other_ranks_may_repeat_or_leave_out_others_of_an_epoch(
+    used: list[int], same_ranks: Mapping[str, int], fewer_ranks: Mapping[str, int]
+) -> None:
+    """With the ranks of the undisturbed run, nothing but what that has shown."""
+    asked = {"each_epoch": "exactly_once", "last_epoch": "may_be_cut"}
+    found = {
+        name: asked_of_samples(name, first=used, second=used, third=used, fourth=used)
+        for name in ("worker-killed", "node-silent")
+    }
+    assert found == {
+        "worker-killed": {**asked, **same_ranks},
+        "node-silent": {**asked, **fewer_ranks},
+    }
 
 
 def test_writers_are_held_in_the_folder_of_the_checkpoint() -> None:
