@@ -17,6 +17,7 @@ from typing import Any
 from elastic_simulation.process import Process
 from elastic_simulation.world import World
 from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.consensus.records import KnownJob
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.rendezvous.registries.key_holder import KeyHolder
@@ -51,7 +52,7 @@ class Etcd:
     def __init__(self, world: World) -> None:
         self._world = world
         self.key: _Key | None = None
-        self._record = ""
+        self.record = ""
         self._ending = ""
         self.ended_at = self._ending_until = 0.0
         self._revision = 0
@@ -67,7 +68,7 @@ class Etcd:
                 return self._renew(arguments)
             case "record":
                 if self._is_held(arguments):
-                    self._record = str(arguments["record"])
+                    self.record = str(arguments["record"])
                 return self._is_held(arguments)
             case "conclude":
                 if self._is_held(arguments):
@@ -82,7 +83,7 @@ class Etcd:
         return self._ending if when < self._ending_until else ""
 
     def _conclude(self, ending: str, ttl_s: float) -> None:
-        self._ending, self._record = ending, ""
+        self._ending, self.record = ending, ""
         self.ended_at = self._world.time
         self._ending_until = self.ended_at + ttl_s
 
@@ -109,7 +110,7 @@ class Etcd:
             "create_revision": key.created,
             "lease": key.lease,
             "ttl_s": ttl_s,
-            "record": self._record,
+            "record": self.record,
             "ending": self.ending_at(now),
         }
 
@@ -201,6 +202,10 @@ class _Agent:
     @property
     def node(self) -> Node:
         return self._process.node
+
+    @property
+    def known_job(self) -> KnownJob | None:
+        return self._process.follower.known_job
 
     def tell_follower(self, given: v.FollowerInput) -> None:
         self._process.feed("follower", given)

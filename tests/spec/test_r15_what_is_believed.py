@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from elastic_simulation.granted import GrantedWorld
 from elastic_simulation.world import World, settings
 from elastic_simulation.worlds import new_world
 
@@ -112,3 +113,26 @@ def test_r15_an_agent_of_another_run_is_told_nothing_of_this_job() -> None:
     assert not answer.is_granted
     assert (answer.record, answer.base, answer.leader) == (None, None, None)
     assert (answer.term.counter, answer.number) == (0, 0)
+
+
+@pytest.mark.parametrize("is_put_back", [True, False], ids=["put back", "lost"])
+def test_r15_an_earlier_record_in_etcd_is_worth_less_than_what_a_node_knows(
+    *,
+    is_put_back: bool,
+) -> None:
+    """Who can write there can put one back that is signed; and etcd may lose its data."""
+    world = new_world(settings("2:3", quorum="granted", max_restarts=2))
+    assert isinstance(world, GrantedWorld)
+    world.start("n1", "n2", "n3")
+    world.run_until(lambda: world.all_run("n1", "n2", "n3"), within_s=5.0)
+    first = world.etcd.record
+    for _ in range(2):
+        world.fail("n2")
+        world.reform("n1", "n2", "n3")
+    (leader,) = (name for name in ("n1", "n2", "n3") if world.processes[name].leader is not None)
+    others = [name for name in ("n1", "n2", "n3") if name != leader]
+    world.etcd.record = first if is_put_back else ""
+    world.crash(leader)
+    world.run_until(lambda: world.all_run(*others), within_s=20.0)
+    assert [assignment.round for _, assignment in world.starts][-1] == 4
+    assert [assignment.restart_count for _, assignment in world.starts][-1] == 2

@@ -24,6 +24,7 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.codec import BadMessage, Known, decode, what_is_unbelievable
+from pytest_elastic.rendezvous.consensus.records import KnownJob
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.driver.connections import Reception, Uplink
 from pytest_elastic.rendezvous.driver.own_place import OwnPlace
@@ -128,6 +129,11 @@ class NodeRendezvous:
     def node(self) -> Node:
         """The node, under the name that it was given last, and where the others reach it."""
         return self.follower.node
+
+    @property
+    def known_job(self) -> KnownJob | None:
+        """What the follower knows of the job that it is in."""
+        return self.follower.known_job
 
     @property
     def leader(self) -> m.LeaderAddress | None:

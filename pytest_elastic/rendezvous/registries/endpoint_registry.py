@@ -139,7 +139,7 @@ class EndpointRegistry:
 
     def remember(self) -> None:
         """Leave a mark of the job, if this node hosts the endpoint."""
-        job = self._side.follower.known_job
+        job = self._side.known_job
         if self._marks is not None and self._hosted is not None and job is not None:
             self._marks.write(job)
 

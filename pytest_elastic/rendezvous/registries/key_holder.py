@@ -150,20 +150,26 @@ class KeyHolder:
         key = self._key = _key_of(found)
         node = self._side.node
         written = self._read(v.WriteRecord, found["record"])
-        reason = f"{self._name} names this node"
+        record = founding_record((node,)) if written is None else written.record
+        reason, lost = f"{self._name} names this node", "the leader"
         if written is not None:
-            reason += f" after {_leader_of(written.record)}"
+            lost = _leader_of(written.record)
+            reason += f" after {lost}"
         elif found["record"]:
             signed = "" if self._credentials is None else ", signed with this job's token"
             reason += f", and the round written down there is no record of ours{signed}: not used"
-        record = founding_record((node,)) if written is None else written.record
+        known = self._side.known_job
+        if known is not None and known.base.rank > record.rank:
+            # All that is decided was written down: the data was lost, or somebody put it back.
+            record, written, lost = known.base, None, _leader_of(known.base)
+            reason += f", and knows more than is written down there: round {record.round}"
         recovered = Recovered(
             term=Term(counter, node.incarnation),
             base=record,
             record=record,
             started=None if written is None else written.decided,
             contact_at=self._loop.now(),  # no other leader can grant a lease any more
-            lost="the leader" if written is None else _leader_of(written.record),
+            lost=lost,
             number=record.round,
             restarts_used=record.restart_count,
             granted_until=until,

@@ -18,6 +18,7 @@ from pytest_elastic.channel import read_object
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
+from pytest_elastic.rendezvous.consensus.records import KnownJob
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.follower.follower import Follower
 from pytest_elastic.rendezvous.messages import LeaderAddress
@@ -34,6 +35,10 @@ class MachinesSide(Protocol):
     @property
     def node(self) -> Node:
         """The node; where it is may change until it has joined, see `NodeSide.look_at_place`."""
+
+    @property
+    def known_job(self) -> KnownJob | None:
+        """What the follower knows of the job that it is in."""
 
     def tell_follower(self, given: FollowerInput) -> None:
         """Hand the follower an input; `Start` is to be one of the first."""

@@ -41,7 +41,6 @@ class Follower:
     connection: ConnectionPhase = ConnectionPhase.UNSTARTED
     may_move: bool = True
     has_ended: bool = False
-    known_job: KnownJob | None = None
 
 
 @dataclass(slots=True)
@@ -52,6 +51,7 @@ class Side:
     told: list[v.FollowerInput] = field(default_factory=list)
     began: list[v.Bootstrap] = field(default_factory=list)
     leader: LeaderAddress | None = None
+    known_job: KnownJob | None = None
     notices: list[ports.Notice] = field(default_factory=list)
     node: Node = field(
         default_factory=lambda: Node(name="n1", incarnation="n1", address=HOST, port=1, slots=1)
@@ -183,7 +183,7 @@ def hosting(bench: Bench, folder: Path) -> tuple[EndpointRegistry, Side, MarkFil
     marks = MarkFile(lambda: str(folder), SETTINGS.run_id, str(endpoint))
     registry, side = bench.registry(endpoint, is_host=True, marks=marks)
     serve_until(bench.loop, lambda: bool(side.began))
-    side.follower.known_job = JOB
+    side.known_job = JOB
     side.follower.connection = ConnectionPhase.JOINED
     return registry, side, marks
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from pytest_elastic.loop import Timer
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.consensus.records import End, Record
+from pytest_elastic.rendezvous.consensus.records import End, KnownJob, Record
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.messages import LeaderAddress
 from pytest_elastic.rendezvous.model import Node, Settings
@@ -47,6 +47,7 @@ class Bench:
         self.follower: list[v.FollowerInput] = []
         self.leader: list[v.LeaderInput] = []
         self.led: list[Recovered] = []
+        self.known_job: KnownJob | None = None
         self.node = Node(name="n1", incarnation="n1", address="n1", port=1, slots=1)
         self.holder = KeyHolder(self, self, settings)
 
@@ -294,6 +295,23 @@ def test_terms_rise_though_the_data_of_the_service_is_lost() -> None:
     found = {"is_won": True, "value": value, "record": "", "ending": "", "create_revision": 1}
     bench.answer({**found, "lease": 1, "ttl_s": 6})
     assert bench.led[0].term.counter == 10
+
+
+@pytest.mark.parametrize("record", ["", text_of(written(FIRST))], ids=["lost", "put back"])
+def test_a_node_that_knows_more_than_what_is_written_goes_on_with_that(record: str) -> None:
+    """All that is decided was written: the data was lost, or an older record was put back."""
+    bench = Bench()
+    bench.known_job = KnownJob(record=SECOND, base=SECOND, number=2, restarts_used=1)
+    bench.find(is_won=True, record=record)
+    (recovered,) = bench.led
+    assert (recovered.base, recovered.record, recovered.number) == (SECOND, SECOND, 2)
+    assert recovered.started is None  # whether that round was started, nobody says
+    assert recovered.lost == "n2"
+    bench = Bench()
+    bench.known_job = KnownJob(record=SECOND, base=FIRST, number=2, restarts_used=1)
+    bench.find(is_won=True, record=text_of(written(FIRST)))
+    (recovered,) = bench.led
+    assert (recovered.base, recovered.started) == (FIRST, decided(FIRST))
 
 
 def test_what_is_no_leader_s_address_is_quoted() -> None:
