@@ -21,7 +21,14 @@ from elastic_harness.history.verdict import Outcome
 from elastic_harness.report.cause import failed_first
 from pytest_elastic.events.model import WorkersStopped
 
-__all__ = ["Row", "card_text", "judge_undisturbed", "row_of", "row_without_run"]
+__all__ = [
+    "Row",
+    "card_text",
+    "judge_undisturbed",
+    "row_of",
+    "row_without_run",
+    "what_is_wrong_without_a_fault",
+]
 
 _UNKNOWN = "?"
 _WIDTH = 100
@@ -128,6 +135,17 @@ def judge_undisturbed(history: History) -> Sequence[Judgement]:
     judged = [each for each in judge(history) if each.name not in ("samples", "parameters")]
     told = history.of_kind(WorkersStopped)
     return [*judged, *judge_checks(history, [bind("no_strays")] if told else [])]
+
+
+def what_is_wrong_without_a_fault(history: History) -> str:
+    """Say that an undisturbed run ended with nan, or with other parameters on each rank; or "".
+
+    That is no error of a job that divides its model among the ranks, which cannot be told.
+    """
+    (replicas,) = judge_checks(history, [bind("parameters", "identical")])
+    if replicas.verdict.outcome is not Outcome.INVALID:
+        return ""
+    return f"without any fault, {replicas.verdict.reason}"
 
 
 def row_without_run(name: str, title: str, reason: str, outcome: str = "skipped") -> Row:

@@ -21,7 +21,13 @@ from elastic_harness.checkup.battery import (
     reference_scenario,
     scenario_text,
 )
-from elastic_harness.checkup.card import Row, judge_undisturbed, row_of, row_without_run
+from elastic_harness.checkup.card import (
+    Row,
+    judge_undisturbed,
+    row_of,
+    row_without_run,
+    what_is_wrong_without_a_fault,
+)
 from elastic_harness.checkup.measured import (
     Measured,
     measure,
@@ -96,6 +102,8 @@ class Runs:
             one = without_what_differs(one, other)
         self._load("uninterrupted", reference_scenario(self.checkup, one))
         result, directory = found[0]
+        if wrong := what_is_wrong_without_a_fault(result.history):
+            self.notes.append(wrong)
         judgements = judge_undisturbed(result.history)
         directory.write_reports(result.history, judgements, command=self.settings.command)
         return one, self._row("uninterrupted", "Without any fault", found[0], judgements, one)

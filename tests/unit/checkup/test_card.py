@@ -8,7 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from elastic_harness.checkup.card import Row, card_text, row_of, row_without_run
+from elastic_harness.checkup.card import (
+    Row,
+    card_text,
+    row_of,
+    row_without_run,
+    what_is_wrong_without_a_fault,
+)
 from elastic_harness.checkup.measured import measure
 from elastic_harness.history.checkers import bind
 from elastic_harness.history.judge import judge_checks
@@ -196,3 +202,25 @@ def test_no_option_is_broken_over_two_lines() -> None:
     """Wherever it comes to stand in a line: it is copied from there."""
     for words in range(60):
         assert "--observe-step=" in card_text("train.py", [], [f"{'w ' * words}--observe-step='x'"])
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ({"digest": "x"}, ""),
+        (
+            {"digest": "y"},
+            "without any fault, rank 0 and rank 1 ended with different parameters",
+        ),
+        ({"digest": "y", "sharded": ("parameters",)}, ""),  # none has the whole model
+        (
+            {"digest": "x", "is_finite": False},
+            "without any fault, rank 1 ended with parameters that are not finite (nan or inf)",
+        ),
+    ],
+)
+def test_what_is_wrong_without_a_fault_is_said(second: dict[str, Any], said: str) -> None:
+    """A rank whose learning rate follows its own loss goes its own way, whatever is saved."""
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 0).steps(1, 1, 1)
+    story.hashed(1, 0, "x").hashed(1, 1, **second)
+    assert what_is_wrong_without_a_fault(story.finish(1).end().history) == said

@@ -68,7 +68,7 @@ STATES: tuple[Row, ...] = (
     ("parameters", "identical", lambda: ended({}), "unknown", "there was one rank at the end"),
     ("parameters", "identical", lambda: ended({}, {}), "valid", "2 replicas ended with the same"),
     ("parameters", "identical", lambda: ended({}, OTHER, {**OTHER, "sketch": (9.0, 9.0)}),
-     "invalid", "ranks 0 and ranks 1, 2 ended with different parameters, by 0 (relative)"),
+     "invalid", "rank 0 and ranks 1, 2 ended with different parameters, by 0 (relative)"),
     # --- by a reference ---
     ("parameters", SAME, lambda: ended({}, reference=None), "unknown", "there is no uninterrupted"),
     ("parameters", SAME, lambda: ended({}, reference=({}, {})), "unknown",

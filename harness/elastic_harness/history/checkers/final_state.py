@@ -246,7 +246,9 @@ def _judge_replicas(part: str, states: list[ParametersHashed], proof: list[int])
         ranks[_digest_of(part, state)].append(rank)
     if len(ranks) == 1:
         return valid(f"{len(states)} replicas ended with the same {_NAMES[part]}", proof)
-    groups = " and ".join(f"ranks {', '.join(map(str, each))}" for each in ranks.values())
+    groups = " and ".join(
+        f"rank{'s' * (len(each) > 1)} {', '.join(map(str, each))}" for each in ranks.values()
+    )
     one, other, *_ = (states[each[0]] for each in ranks.values())
     how_far = _in_words(_distance(part, other, one))
     return invalid(f"{groups} ended with {_OTHER[part]}{how_far}", proof)
