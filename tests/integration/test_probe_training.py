@@ -467,3 +467,55 @@ def test_shards_are_no_replicas(bench: Bench) -> None:
         verdict = judge(found, "optimizer", "identical")
         assert verdict.outcome.value == "unknown", f"{kind}: {verdict.reason}"
         assert "each rank has only its shard" in verdict.reason
+
+
+ZERO = """
+    import os, torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    store = dist.FileStore(f"store-{os.environ['KIND']}", 2)
+    dist.init_process_group("gloo", store=store, rank=int(os.environ["RANK"]), world_size=2)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
+    if os.environ["KIND"] == "resumed":
+        for each, name in ((model, "model"), (optimizer, "optimizer")):
+            each.load_state_dict(torch.load(name))
+    for step in range(3 if os.environ["KIND"] == "resumed" else 0, 6):
+        if step == 3 and os.environ["KIND"] == "reference":
+            optimizer.consolidate_state_dict(to=0)
+            if dist.get_rank() == 0:
+                torch.save(model.state_dict(), "model")
+                torch.save(optimizer.state_dict(), "optimizer")
+        optimizer.zero_grad()
+        model(torch.ones(4) * step).square().sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+"""
+
+
+def test_an_optimizer_that_leaves_its_steps_to_another_is_judged_by_that(bench: Bench) -> None:
+    """What a ZeroRedundancyOptimizer has itself is what it has loaded, and counts nothing."""
+    bench.observe(hashes=True)
+    found = {}
+    for kind in ("reference", "resumed"):
+        for rank in ("0", "1"):
+            world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}
+            bench.start(ZERO, KIND=kind, TORCHELASTIC_RUN_ID=kind, **world)
+        said = bench.until_all_ended()
+        assert [process.returncode for process in bench.processes] == [0] * len(said), said
+        found[kind] = [record for record in bench.history.records if record.run_id == kind]
+    reference = reference_of(History.of(found["reference"]))
+    assert reference is not None
+    told = Record(at=0.0, source="engine", node="", run_id="", event=reference)
+    resumed = History.of([told, *found["resumed"]])
+    assert [each.event.step for each in resumed.of_kind(ResumeObserved)] == [3, 3]
+    steps = [each.event for each in resumed.of_kind(StepCompleted)]
+    assert sorted((each.rank, each.step) for each in steps) == [
+        (rank, step) for rank in (0, 1) for step in (4, 5, 6)
+    ]
+    for clause in ("parameters", "optimizer"):
+        verdict = judge(resumed, clause, "same_as_uninterrupted")
+        assert verdict.is_valid, verdict.reason

@@ -45,6 +45,7 @@ class TorchSide:
         self._loss: Any = None  # the scalar that backward() was last called on, on its device
         self._losses: list[Any] = []  # of the last steps
         self._stepper: Any = None  # weak reference to a parameter whose state counts steps
+        self._inner: Any = None  # the state of an optimizer that stepped since the last began to
         self._device_base: int | None = None
         self._parameters: ParameterSide | None = None  # where no optimizer counts steps
         self._has_group = False
@@ -77,6 +78,7 @@ class TorchSide:
 
     def _before_optimizer_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Look at the parameters, where the optimizer is not known to count its steps."""
+        self._inner = None
         counts = bool(self._stepper) and self._primary is not None and self._primary() is optimizer
         if counts or not self._probe.wire.is_open:
             return
@@ -86,12 +88,14 @@ class TorchSide:
         self._parameters.before_step(optimizer)
 
     def _on_optimizer_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        state = _state_of(optimizer, self._inner)
+        self._inner = state
         if _changes_nothing(optimizer):
             return
-        step = self._primary_step(optimizer)
+        step = self._primary_step(optimizer, state)
         if self._probe.wants_hash and self._primary is not None and self._primary() is optimizer:
             # Not the optimizer itself: while we keep it, another one would not take its place.
-            self._state = type(optimizer).__name__, optimizer.state, optimizer.param_groups
+            self._state = type(optimizer).__name__, state, optimizer.param_groups
             if self._loss is not None:
                 self._losses = [*self._losses[1 - _LAST_LOSSES :], self._loss]
                 self._loss = None
@@ -104,7 +108,7 @@ class TorchSide:
         elif step is not False:
             self._probe.optimizer_stepped(step, "state")
 
-    def _primary_step(self, optimizer: Any) -> int | bool | None:
+    def _primary_step(self, optimizer: Any, state: Any) -> int | bool | None:
         """Return the global step (None: unknown) of the primary optimizer, False for others."""
         try:
             primary = self._primary() if self._primary is not None else None
@@ -118,7 +122,7 @@ class TorchSide:
                 self._stepper = self._device_base = None
                 if primary is not None:
                     return False  # the smaller one has counted this step already
-            return self._step_in_state(optimizer)
+            return self._step_in_state(optimizer, state)
         except Exception:  # noqa: BLE001 (an optimizer of an unforeseen make is not a reason to fail)
             return None
 
@@ -128,7 +132,7 @@ class TorchSide:
             size = self._sizes[optimizer] = sum(p.numel() for p in _parameters_of(optimizer))
         return int(size)
 
-    def _step_in_state(self, optimizer: Any) -> int | None:
+    def _step_in_state(self, optimizer: Any, state: Any) -> int | None:
         if self._stepper is False:
             return None
         parameter = self._stepper() if self._stepper is not None else None
@@ -136,13 +140,13 @@ class TorchSide:
             import weakref
 
             for each in _parameters_of(optimizer):
-                if "step" in (optimizer.state.get(each) or ()):
+                if "step" in (state.get(each) or ()):
                     parameter, self._stepper = each, weakref.ref(each)
                     break
             else:
                 self._stepper = False  # plain SGD, for example, counts nothing
                 return None
-        value = optimizer.state[parameter]["step"]
+        value = state[parameter]["step"]
         device = getattr(value, "device", None)
         if device is None or device.type == "cpu":
             return int(value)
@@ -254,6 +258,19 @@ def _rate_of(optimizer: Any) -> float | None:
     except Exception:  # noqa: BLE001 (an optimizer of an unforeseen make)
         return None
     return rate if rate - rate == 0 else None  # JSON has neither infinity nor nan
+
+
+def _state_of(optimizer: Any, inner: Any) -> Any:
+    """Return an optimizer's state; that of an `inner` one, if that has stepped in its place.
+
+    What a ZeroRedundancyOptimizer has itself is what it has loaded last.
+    """
+    try:
+        if inner and any(each in inner for each in _parameters_of(optimizer)):
+            return inner
+        return optimizer.state
+    except Exception:  # noqa: BLE001 (an optimizer of an unforeseen make)
+        return {}
 
 
 def _changes_nothing(optimizer: Any) -> bool:
