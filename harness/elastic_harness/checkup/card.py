@@ -18,7 +18,7 @@ from elastic_harness.history.events import FaultFired
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement, judge, judge_checks, overall, unmet
 from elastic_harness.history.verdict import Outcome
-from elastic_harness.report.cause import failed_first
+from elastic_harness.report.cause import failed_first, why_it_ended
 from pytest_elastic.events.model import WorkersStopped
 
 __all__ = [
@@ -261,8 +261,13 @@ def _causes(
             yield "steps lost: not known, see the note on steps"
         else:
             yield f"{each.title}: {each.verdict.reason}"
-    if "job" in names and (failed := failed_first(history)) is not None:
-        yield f"first failure: {failed}"
+    if "job" in names:
+        failed, ended = failed_first(history), why_it_ended(history)
+        if failed is not None:
+            yield f"first failure: {failed}"
+        if ended and ended.partition(":")[0] != "failed":
+            yield f"job ended: {ended}"
+            return  # by no fault of the script's
     if "finished_at" in names and (more := _steps_after_a_new_count(history)):
         # An optimizer that counts anew makes all clauses about steps invalid: one cause, one mend.
         yield (

@@ -24,7 +24,7 @@ from elastic_harness.history.events import (
 from elastic_harness.history.history import History
 from elastic_harness.history.stacks import is_in_collective, place_in_script
 from elastic_harness.history.worlds import WorkerView, World
-from pytest_elastic.events.model import JobEnded, JobEnding, LeaseLost, WorkerExited
+from pytest_elastic.events.model import AgentExited, JobEnded, JobEnding, LeaseLost, WorkerExited
 from pytest_elastic.exit_codes import exit_text
 from pytest_elastic.rendezvous.model import natural_key
 
@@ -141,16 +141,20 @@ def node_of_first_failure(history: History) -> str:
     )
 
 
-def why_it_ended(history: History) -> JobEnding | JobEnded | None:
-    """Return what the launcher says of a job that did not succeed; None if it says nothing.
+def why_it_ended(history: History) -> str:
+    """Return why the launcher ended a job that did not succeed; empty if it says nothing.
 
     A node that was cut off may call a job lost that succeeds on the others.
     """
     said: list[JobEnding | JobEnded] = [each.event for each in history.of_kind(JobEnding)]
     said += [each.event for each in history.of_kind(JobEnded)]
     if any(each.result == "succeeded" for each in said):
-        return None
-    return next((each for each in said if each.result != "drained"), None)
+        return ""
+    if (job := next((each for each in said if each.result != "drained"), None)) is not None:
+        return f"{job.result}: {job.reason}"
+    agents = history.of_kind(AgentExited)
+    alone = next((each for each in agents if each.event.exit_code and each.event.reason), None)
+    return "" if alone is None else f"{alone.node} gave up: {alone.event.reason}"
 
 
 def leases_lost_unasked(history: History) -> str:

@@ -133,8 +133,9 @@ def _standing(
 ) -> list[str]:
     lines = [f"last seen      {last_seen or where_it_stood(history)}"]
     ended = why_it_ended(history)
-    if ended is not None and not any(ended.reason in clause.reason for clause in unmet):
-        lines += _listed("job ended", _wrapped(f"{ended.result}: {ended.reason}", width))
+    _, _, reason = ended.partition(": ")
+    if ended and not any(reason in clause.reason for clause in unmet):
+        lines += _listed("job ended", _wrapped(ended, width))
     if lost := leases_lost_unasked(history):
         lines += _listed("leases lost", _wrapped(lost, width))
     failed = failed_first(history)

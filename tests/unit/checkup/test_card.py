@@ -19,6 +19,7 @@ from elastic_harness.checkup.measured import measure
 from elastic_harness.history.checkers import bind
 from elastic_harness.history.judge import judge_checks
 
+from pytest_elastic.events.model import AgentExited, Event, JobEnded
 from tests.unit.checkup.undisturbed import undisturbed
 from tests.unit.history import trained
 from tests.unit.history.story import Story
@@ -106,6 +107,26 @@ def test_of_a_job_that_failed_nothing_more_is_said_than_that() -> None:
     found = row(story.end(outcome="failed"))
     assert (found.survived, found.pause_s, found.samples_lost) == (False, None, None)
     assert [cause.partition(":")[0] for cause in found.causes] == ["job"]
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        (JobEnded(result="failed", reason="no restart is left"), "to mend it: "),
+        (JobEnded(result="lost", reason="1 of 2 nodes came"), "job ended: lost: 1 of 2 nodes came"),
+        (
+            AgentExited(exit_code=3, reason="the keeper ended with -9"),
+            "job ended: n1 gave up: the keeper ended with -9",
+        ),
+    ],
+)
+def test_a_job_that_its_launcher_gave_up_is_no_fault_of_the_script(why: Event, said: str) -> None:
+    """What it saves would not have mended that."""
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 0)
+    story.fault("fault").gone(1).tell("agent", "n1", why)
+    found = row(story.end(outcome="failed"), "killed-while-saving")
+    assert [cause.partition(":")[0] for cause in found.causes] == ["job", said.partition(":")[0]]
+    assert found.causes[-1].startswith(said)
 
 
 def test_samples_that_fewer_ranks_do_not_come_to_are_not_lost() -> None:

@@ -191,6 +191,13 @@ def test_why_the_launcher_ended_the_job_is_said_once(
     assert (f"job ended      {result}: no restart is allowed" in text) is is_shown
 
 
+def test_an_agent_that_gave_up_says_why_where_no_end_of_the_job_was_said() -> None:
+    """One whose keeper was killed can only end."""
+    history = crash().tell("agent", "n1", AgentExited(exit_code=3, reason="its keeper ended"))
+    text = failure_screen(history.history, [], run_directory="/x", command="y")
+    assert "job ended      n1 gave up: its keeper ended" in text
+
+
 def test_a_job_that_succeeded_is_not_called_lost_because_a_node_was_cut_off() -> None:
     """That node knows no better; the others know how it ended."""
     story = crash().tell("agent", "n3", JobEnded(result="lost", reason="no quorum"))
