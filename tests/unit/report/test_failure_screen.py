@@ -12,6 +12,7 @@ from elastic_harness.report.failure_screen import Place, UnmetClause, failure_sc
 from elastic_harness.report.last_words import last_words
 
 from pytest_elastic.events.model import (
+    AgentExited,
     JobEnded,
     JobEnding,
     LeaseLost,
