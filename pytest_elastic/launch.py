@@ -40,6 +40,7 @@ from pytest_elastic.events.model import (
 from pytest_elastic.events.sinks import make_sink
 from pytest_elastic.file_thread import FileThread
 from pytest_elastic.loop import Loop
+from pytest_elastic.own_proc import check_own_proc
 from pytest_elastic.printed import printable
 from pytest_elastic.rendezvous import ports, settings
 from pytest_elastic.rendezvous.codec import encode
@@ -63,6 +64,7 @@ from pytest_elastic.workers.store.own_address import (
     OwnAddress,
     address_as_said,
     address_towards,
+    check_loopback,
     known_here,
 )
 from pytest_elastic.workers.sysfs import find_gpus, read_topology
@@ -95,8 +97,9 @@ def launch(
     it, one is started. `process_ends`: the signals of `config` stay ignored behind it, so that an
     impatient one cannot spoil the exit code. `on_outcome` is told at the end what this node's part
     came to. To be called in the main thread. Raises UsageError for what only shows now: an address
-    that is not ours.
+    that is not ours, a /proc of others.
     """
+    check_own_proc()
     node = _Launch(config)
     code = node.run(adopted, process_ends=process_ends)
     on_outcome(node.outcome)
@@ -176,6 +179,7 @@ class _Launch:
         """Wire, run, and take everything apart again."""
         config = self._config
         address = self._first_address()
+        check_loopback(address.address)
         agent = Agent(
             self._loop,
             node=self._name,

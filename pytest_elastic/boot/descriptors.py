@@ -8,6 +8,7 @@ import gc
 import os
 import resource
 import select
+import warnings
 from collections.abc import Collection
 
 __all__ = ["close_all_but", "open_descriptors", "open_pidfd", "raise_limit", "wait_for"]
@@ -21,7 +22,9 @@ def close_all_but(keep: Collection[int] = ()) -> None:
     To be called when the parent's objects are unreachable: sockets that live on in cycles are
     collected first, lest they close, much later, a descriptor of the same number but not theirs.
     """
-    gc.collect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # they are the parent's to close
+        gc.collect()
     low = 3
     for fd in sorted(fd for fd in set(keep) if fd > 2):
         os.closerange(low, fd)

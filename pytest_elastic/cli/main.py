@@ -6,13 +6,14 @@ milliseconds, and torch is never imported here.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from pytest_elastic.errors import ElasticError
+from pytest_elastic.errors import ElasticError, InternalError
 from pytest_elastic.printed import printable_lines
 from pytest_elastic.unread import until_unread
 
@@ -111,6 +112,11 @@ def _run(arguments: Sequence[str]) -> int:
         _complain(f"pytest-elastic: there is no command {name!r}; known are {known}")
         return 2
     try:
+        os.getcwd()
+    except FileNotFoundError:
+        _complain(f"pytest-elastic {name}: the folder that this was called in is gone")
+        return 2
+    try:
         result: int = import_module(_COMMANDS[name][0]).main(rest)
     except ElasticError as error:
         _complain(f"pytest-elastic {name}: {error}")
@@ -118,4 +124,19 @@ def _run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         # Only while something is being imported or read: a running agent handles the signal.
         return 128 + signal.SIGINT
+    except OSError as error:
+        if error.errno in (errno.EPIPE, errno.ENOSPC):
+            raise  # of its output: see `until_unread`
+        return _end_by_a_bug(name, error)
+    except Exception as error:  # noqa: BLE001 (Python's own exit code, 1, means a job that failed)
+        return _end_by_a_bug(name, error)
     return result
+
+
+def _end_by_a_bug(name: str, error: Exception) -> int:
+    import traceback
+
+    _complain("".join(traceback.format_exception(error)).rstrip())
+    bug = InternalError(f"it ended by an unexpected {type(error).__name__}")
+    _complain(f"pytest-elastic {name}: {bug}")
+    return bug.exit_code

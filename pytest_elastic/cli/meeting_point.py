@@ -51,8 +51,8 @@ def meeting_point(
     if values.is_set("standalone"):
         if max_nodes > 1:
             raise UsageError(
-                f"--standalone is a job of one node, and --nnodes={values.text('nnodes')} asks for "
-                f"up to {max_nodes}: leave one of them out"
+                f"{values.name('standalone')} is a job of one node, and {values.name('nnodes')}="
+                f"{values.text('nnodes')} asks for up to {max_nodes}: leave one of them out"
             )
         return "c10d", (Endpoint(host="localhost", port=0),), True, str(uuid.uuid4())
     if backend == "static" and not endpoint and master_port is None and max_nodes == 1:

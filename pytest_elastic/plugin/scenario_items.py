@@ -40,10 +40,12 @@ class ScenarioFile(pytest.File):
 
     def collect(self) -> Iterable[pytest.Item]:
         """Read the file and return an item for each scenario."""
+        path = os.fspath(self.path)
+        shown = shown_path(path, self.config)
         try:
             learn_launchers(self.config)
             scenarios = load_file(
-                shown_path(os.fspath(self.path), self.config),
+                shown if os.path.abspath(shown) == path else path,  # a conftest may change folders
                 known_faults(self.config),
                 checkers=known_checkers(self.config),
                 folders=(str(self.config.rootpath),),

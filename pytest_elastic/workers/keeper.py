@@ -228,6 +228,8 @@ class KeeperRole:
             case InheritFolder():
                 self._folder = order.path
             case Dismiss():
+                if self._tombstone is not None:
+                    self._tombstone.close()
                 self._tombstone = self._folder = None
                 self._end()
             case _:

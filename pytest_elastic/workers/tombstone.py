@@ -45,6 +45,10 @@ class Tombstone:
         self._loop.watch(self._listener.fileno(), on_readable=self._accept)
         self._loop.call_at(self._loop.now() + linger_s, on_over)
 
+    def close(self) -> None:
+        """Close the socket, of which nothing was shown."""
+        self._listener.close()
+
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()

@@ -58,6 +58,7 @@ ROOMS = (
             "pytest_elastic.wire",
             "pytest_elastic.printed",
             "pytest_elastic.exit_codes",
+            "pytest_elastic.own_proc",
             "pytest_elastic.loop",
             "pytest_elastic.file_thread",
             "pytest_elastic.file_work",

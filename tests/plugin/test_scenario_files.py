@@ -41,6 +41,15 @@ def test_each_document_is_an_item_and_each_combination_of_a_matrix_one(place: Pl
         assert ids(called.out) == chosen, arguments
 
 
+def test_a_conftest_may_change_the_folder(place: Place) -> None:
+    """Scripts and files are found by where they lie; what was given on the command line is seen."""
+    place.add_scripts()
+    place.add("conftest.py", 'import os\nos.chdir("/")\n')
+    place.add("one.elastic.yaml", scenario("one"))
+    called = place.pytest("one.elastic.yaml", "--elastic-cluster=process")
+    assert "1 passed" in called.out, called.out
+
+
 # A file each; what else can be wrong with one is in `tests/unit/scenario/wrong_scenarios.txt`.
 WRONG = {
     "unknown key": (

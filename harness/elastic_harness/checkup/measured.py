@@ -25,7 +25,7 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.history import History
 from elastic_harness.history.worlds import WorkerView
-from elastic_harness.report.cause import failed_first, lines_of
+from elastic_harness.report.cause import failed_first, lines_of, why_it_ended
 from pytest_elastic.errors import UsageError
 
 __all__ = [
@@ -119,13 +119,15 @@ class Measured:
         return self.seconds / max(1, self.steps - 1)
 
 
-def measure(history: History, outcome: str, reason: str, program: str) -> Measured:
-    """Return what an undisturbed run has shown.
+def measure(
+    history: History, outcome: str, reason: str, program: str, *, said: str = ""
+) -> Measured:
+    """Return what an undisturbed run has shown; `said` was printed where it failed first.
 
     Raises UsageError, in one sentence, for a program that the battery cannot be made for.
     """
     if outcome != "succeeded":
-        raise _unfit(history, outcome, reason, program)
+        raise _unfit(history, outcome, reason, program, said)
     workers = [worker for world in history.worlds.rounds[-1:] for worker in world.workers.values()]
     if not workers:
         raise UsageError(
@@ -223,18 +225,20 @@ def without_what_differs(one: Measured, other: Measured) -> Measured:
     return one
 
 
-def _unfit(history: History, outcome: str, reason: str, program: str) -> UsageError:
+def _unfit(history: History, outcome: str, reason: str, program: str, said: str) -> UsageError:
     if outcome == "limit":
         return UsageError(
             f"{program} had not ended by its limit, without any fault",
             hint="Give it fewer steps, or more time: --limit=20m.",
         )
-    failed = failed_first(history)
-    why = reason
-    if failed is not None:
+    failed, ended = failed_first(history), why_it_ended(history)
+    why = said or reason
+    if ended and not ended.startswith("failed: "):
+        why = ended
+    elif failed is not None:
         why = f"{failed}"
-        if failed.raised is None and not failed.message and (said := lines_of(history, failed)):
-            why += f": {said[-1]}"
+        if failed.raised is None and not failed.message and (lines := lines_of(history, failed)):
+            why += f": {lines[-1]}"
     hint = "Have it end well first: pytest-elastic run, with the same words."
     if "Read-only file system" in why:
         hint = (

@@ -37,6 +37,8 @@ from elastic_harness.checkup.measured import (
 from elastic_harness.cluster.choose import ClusterChoice
 from elastic_harness.history.judge import Judgement, judge
 from elastic_harness.history.verdict import unknown
+from elastic_harness.report.cause import node_of_first_failure
+from elastic_harness.report.last_words import last_words
 from elastic_harness.report.run_directory import RunDirectory, create_run_directory
 from elastic_harness.scenario.checks.scenario_checks import needed_capabilities
 from elastic_harness.scenario.launchers import Launcher
@@ -88,8 +90,14 @@ class Runs:
             runs = [pool.submit(self._run, loaded) for _ in range(2)]
             found = [each.result() for each in runs]
         one, other = (
-            measure(result.history, result.outcome, result.reason, self.program)
-            for result, _ in found
+            measure(
+                result.history,
+                result.outcome,
+                result.reason,
+                self.program,
+                said=_said_where_it_failed(result, directory),
+            )
+            for result, directory in found
         )
         for _, directory in found:
             self._forget_work(directory)
@@ -238,6 +246,11 @@ class Runs:
         finally:
             self._idle.put(session)
         return result, directory
+
+
+def _said_where_it_failed(result: RunResult, directory: RunDirectory) -> str:
+    node = node_of_first_failure(result.history)
+    return last_words(directory.end_of_log(node)) if node else ""
 
 
 def _steps_lost_not_judged(reason: str) -> Judgement:

@@ -24,6 +24,7 @@ from elastic_harness.cluster.node.faketime import find_libfaketime
 from pytest_elastic.config import DEFAULT_PRELOAD
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
+from pytest_elastic.own_proc import check_own_proc
 
 __all__ = ["Choice", "ClusterChoice", "choose_cluster", "find_cuda_devices"]
 
@@ -112,13 +113,15 @@ class Choice:
 def choose_cluster(requested: str = "auto") -> Choice:
     """Return the best cluster of the requested kind: "auto", "namespace" or "process".
 
-    Raises UsageError for another word, and for "namespace" where it cannot be had.
+    Raises UsageError for another word, for "namespace" where it cannot be had, and where /proc is
+    not that of this process.
     """
     if requested not in {"auto", "namespace", "process"}:
         raise UsageError(
             f"cannot make a cluster of kind {requested!r}",
             hint="auto, namespace and process are known",
         )
+    check_own_proc()
     failures = _dry_run()
     refusal = failures.get("namespaces")
     as_user = failures.get("user_namespaces")

@@ -88,6 +88,7 @@ class StoreLink:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         pid = _fork_in_session() if is_warm else _spawn_cold(theirs)
         if pid == 0:
+            ours.close()
             return StoreServiceRole({"channel_fd": theirs.detach()})
         theirs.close()
         self._pid = pid

@@ -19,6 +19,7 @@ __all__ = [
     "OwnAddress",
     "address_as_said",
     "address_towards",
+    "check_loopback",
     "interface_addresses",
     "known_here",
     "own_address",
@@ -100,13 +101,34 @@ def address_towards(
 
 
 def known_here(host: str) -> Sequence[str]:
-    """Return the addresses of a host that need no lookup: of `localhost`, or a literal."""
+    """Return the addresses of a host that need no lookup: of `localhost`, or a literal.
+
+    `localhost` is the loopback address also where no file or server says so (RFC 6761, 6.3).
+    """
     if _is_loopback_literal(host):
-        return _look_up(host)
+        with contextlib.suppress(OSError):
+            return _look_up(host)
+        return (_LOOPBACK,)
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return (host,)
     return ()
+
+
+def check_loopback(address: str) -> None:
+    """Raise UsageError for a loopback address that leads nowhere: workers could not meet there."""
+    if not _is_loopback(address):
+        return
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect(socket_address(address, _ANY_PORT))
+    except OSError as error:
+        raise UsageError(
+            f"this node is known to the others as {address}, to which no connection can be made "
+            f"here ({error.strerror})",
+            hint="Is the loopback interface up? `ip link set lo up`",
+        ) from error
 
 
 def address_as_said(local_addr: str, endpoints: Sequence[Endpoint], *, said: str) -> OwnAddress:

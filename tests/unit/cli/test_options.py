@@ -256,6 +256,12 @@ def test_the_error_file_of_this_agent_is_what_its_environment_says(script: str) 
     assert parse(script, environ={"TORCHELASTIC_ERROR_FILE": ""}).error_file is None
 
 
+def test_what_contradicts_itself_is_named_as_it_was_given(script: str) -> None:
+    """A variable that is left over from another job is an option that nobody wrote."""
+    with pytest.raises(UsageError, match=r"--standalone is .* and PET_NNODES=2 asks for up to 2"):
+        parse("--standalone", script, environ={"PET_NNODES": "2"})
+
+
 def test_a_variable_of_a_flag_is_a_number(script: str) -> None:
     """As with torchrun, any number but 0 sets it."""
     assert parse(script, environ={"PET_STANDALONE": "2"}).standalone
@@ -283,7 +289,7 @@ REFUSED = [
     ),
     (("--rdzv-conf=lease=soon",), "expected a number of seconds"),
     (("--rdzv-conf=is_host=perhaps",), "expected true or false"),
-    (("--standalone", "--nnodes=2"), "leave one of them out"),
+    (("--standalone", "--nnodes=2"), "and --nnodes=2 asks for up to 2: leave one of them out"),
     (("--module", "--no-python"), "contradict each other"),
     (("--signals-to-handle=SIGFOO",), "SIGFOO is not a signal"),
     (("--nnodes=2", "--master-port=99999"), "--master-port=99999: ports end at 65535"),

@@ -1,0 +1,113 @@
+"""Commands without what they rely upon: /proc, localhost, their folder, room for output."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster_bench import ROOT
+
+NEEDS_UNSHARE = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs namespaces of its own"
+)
+COMMAND = (sys.executable, "-m", "pytest_elastic")
+RUN = (*COMMAND, "run", "--standalone", "script.py")
+
+
+def run(
+    folder: Path, *words: str, stdout: int = subprocess.PIPE, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder with a script that says that it was run."""
+    (folder / "script.py").write_text('with open("was_run", "a") as file:\n    file.write("x")\n')
+    return subprocess.run(
+        words,
+        cwd=folder,
+        env={**os.environ, **environ},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@NEEDS_UNSHARE
+@pytest.mark.parametrize("command", [RUN, (*COMMAND, "doctor"), (*COMMAND, "chaos", "script.py")])
+def test_processes_of_another_pid_namespace_are_left_alone(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """Their numbers mean others here: a launcher ended strangers, and waited for them."""
+    alone = ("unshare", "--pid", "--fork", "--kill-child")
+    ended = run(tmp_path, *alone, *command)
+    assert ended.returncode == 2, ended
+    assert "/proc is that of another PID namespace" in ended.stderr
+    assert "--mount-proc" in ended.stderr
+    assert not (tmp_path / "was_run").exists()
+
+
+@NEEDS_UNSHARE
+def test_a_launcher_without_proc_says_so(tmp_path: Path) -> None:
+    """It cannot tell whether a worker has left something."""
+    words = ("unshare", "--mount", "sh", "-c", 'umount -l /proc; exec "$@"', "sh")
+    ended = run(tmp_path, *words, *RUN)
+    assert (ended.returncode, "/proc shows no processes" in ended.stderr) == (2, True), ended
+
+
+@NEEDS_UNSHARE
+def test_localhost_needs_no_entry(tmp_path: Path) -> None:
+    """Minimal images have an empty /etc/hosts; torchrun waits for ever there."""
+    hosts = tmp_path / "hosts"
+    hosts.touch()
+    words = ("unshare", "--mount", "--net", "sh", "-c")
+    script = f'ip link set lo up; mount --bind {hosts} /etc/hosts; exec "$@"'
+    ended = run(tmp_path, *words, script, "sh", *RUN)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "was_run").read_text() == "x"
+
+
+@NEEDS_UNSHARE
+def test_a_loopback_that_is_down_is_named_at_once(tmp_path: Path) -> None:
+    """As in a new network namespace: each round would wait for a store that nobody reaches."""
+    ended = run(tmp_path, "unshare", "--net", *RUN)
+    assert (ended.returncode, "`ip link set lo up`" in ended.stderr) == (2, True), ended.stderr
+    assert not (tmp_path / "was_run").exists()
+
+
+@pytest.mark.parametrize("name", ["run", "doctor"])
+def test_a_folder_that_is_gone_is_named(tmp_path: Path, name: str) -> None:
+    """A job's folder on a scratch disk that was cleared, for example."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    words = ("sh", "-c", f'rmdir {folder}; exec "$@"', "sh", *COMMAND, name)
+    ended = subprocess.run(
+        words,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = f"pytest-elastic {name}: the folder that this was called in is gone\n"
+    assert (ended.returncode, ended.stderr) == (2, said)
+
+
+def test_an_output_without_room_is_told(tmp_path: Path) -> None:
+    """As of a program of Unix: EX_IOERR, and no traceback."""
+    with open("/dev/full", "wb") as full:
+        ended = run(tmp_path, *COMMAND, "schema", stdout=full.fileno())
+    said = "cannot write the output: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (74, said)
+
+
+@pytest.mark.parametrize("start", ["auto", "exec"])
+def test_a_launcher_leaves_no_socket_to_the_garbage_collector(tmp_path: Path, start: str) -> None:
+    """Whoever turns warnings into errors reads of each that does."""
+    words = (*RUN[:-1], f"--worker-start={start}", RUN[-1])
+    ended = run(tmp_path, *words, PYTHONWARNINGS="error")
+    assert (ended.returncode, "Warning" in ended.stderr) == (0, False), ended.stderr
