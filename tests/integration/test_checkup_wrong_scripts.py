@@ -96,3 +96,34 @@ def test_a_script_that_is_wrong_is_found_out(
     survived = "NO" if script == "own_disk" else "yes (invalid)"
     assert rows_of(done.stdout)[test][0] == survived, done.stdout
     assert advice in " ".join(done.stdout.split())
+
+
+AVERAGE = """            for mine, other in zip(average.parameters(), model.parameters()):
+                mine.data.lerp_(other.data, 0.1)
+"""
+
+
+def test_averaged_weights_that_are_saved_and_not_loaded_are_seen_in_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    """No optimizer has them, and the training does not need them: only what is saved shows it."""
+    text = (ROOT / "examples" / "minimal.py").read_text()
+    made, saved, step, loads = (
+        "    optimizer = ",
+        '"model": model.module.state_dict(), ',
+        "optimizer.step()\n",
+        '        optimizer.load_state_dict(state["optimizer"])\n',
+    )
+    assert all(text.count(each) == 1 for each in (made, saved, step, loads)), text
+    text = text.replace(made, f"    global average\n    average = copy.deepcopy(network)\n{made}")
+    text = text.replace(saved, f'{saved}"average": average.state_dict(), ')
+    text = text.replace(step, step + AVERAGE).replace("import os\n", "import copy\nimport os\n")
+    right = text.replace(loads, f'{loads}        average.load_state_dict(state["average"])\n')
+    (tmp_path / "wrong.py").write_text(text)
+    (tmp_path / "right.py").write_text(right)
+    words = ("--only=worker-killed", "--nodes=2")
+    done = check_up(*words, "right.py", "--steps=60", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = check_up(*words, "wrong.py", "--steps=60", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "the last checkpoint has another 'average'" in " ".join(done.stdout.split())

@@ -16,6 +16,7 @@ from elastic_harness.cluster.client import ClusterClient
 from elastic_harness.cluster.server.server_process import VARIABLE, sharing_one_interpreter
 from elastic_harness.future import wait_for
 
+from pytest_elastic.boot.descriptors import open_descriptors
 from pytest_elastic.boot.descriptors import wait_for as wait_for_event
 from tests.cluster_bench import LIMIT_S, Bench
 
@@ -127,6 +128,16 @@ with sharing_one_interpreter(("broken",)):
     )
     assert "cannot preload 'broken'" in done.stderr
     assert "nothing_here" in done.stderr
+
+
+def test_who_finds_an_interpreter_that_is_shared_holds_no_connection_to_it(
+    fork_server: int,
+) -> None:
+    """It waits for who has connected to say something, and serves nobody else meanwhile."""
+    assert fork_server
+    before = open_descriptors()
+    with sharing_one_interpreter(PRELOAD):
+        assert open_descriptors() == before
 
 
 def test_a_fork_server_ends_with_its_owner_and_a_cluster_does_not_end_with_it(

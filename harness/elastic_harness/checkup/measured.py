@@ -35,6 +35,7 @@ __all__ = [
     "Checkpoints",
     "Measured",
     "measure",
+    "pattern_of",
     "why_not_comparable",
     "without_what_differs",
 ]
@@ -291,7 +292,7 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
     for entry in history.of_kind(FileWritten):
         done = sum(1 for step in first.steps if step.at <= entry.at)
         if done and (entry.event.size or 0) >= _SMALLEST_CHECKPOINT:
-            groups[_pattern(entry.event.path)].append((entry.event, done))
+            groups[pattern_of(entry.event.path)].append((entry.event, done))
     named = {
         pattern: found
         for pattern, found in groups.items()
@@ -319,7 +320,7 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
 def _written_as(named: str, history: History) -> str:
     """Return what files are called while they are written that are then given another name."""
     entries = history.of_kind(FileWritten)
-    if not any(e.event.how == "moved" and _pattern(e.event.path) == named for e in entries):
+    if not any(e.event.how == "moved" and pattern_of(e.event.path) == named for e in entries):
         return named
     folder = named.rpartition("/")[0]
     before: Counter[str] = Counter()
@@ -328,13 +329,14 @@ def _written_as(named: str, history: History) -> str:
         if entry.event.how == "written" and entry.event.path.rpartition("/")[0].startswith(
             folder.partition("*")[0]
         ):
-            last = _pattern(entry.event.path)
-        elif _pattern(entry.event.path) == named and last:
+            last = pattern_of(entry.event.path)
+        elif pattern_of(entry.event.path) == named and last:
             before[last] += 1
     pattern, times = before.most_common(1)[0] if before else (named, 1)
     # Names drawn by chance are never the same: then any file of the folder is meant.
     return pattern if times > 1 or not before else os.path.join(folder, "*")
 
 
-def _pattern(path: str) -> str:
+def pattern_of(path: str) -> str:
+    """Return a path with `*` in place of its numbers."""
     return re.sub(r"\d+", "*", path)

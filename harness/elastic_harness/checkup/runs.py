@@ -34,9 +34,10 @@ from elastic_harness.checkup.measured import (
     why_not_comparable,
     without_what_differs,
 )
+from elastic_harness.checkup.saved_state import Part, SavedStates, what_differs
 from elastic_harness.cluster.choose import ClusterChoice
 from elastic_harness.history.judge import Judgement, judge
-from elastic_harness.history.verdict import unknown
+from elastic_harness.history.verdict import Verdict, invalid, unknown
 from elastic_harness.report.cause import node_of_first_failure
 from elastic_harness.report.last_words import last_words
 from elastic_harness.report.run_directory import RunDirectory, create_run_directory
@@ -79,6 +80,8 @@ class Runs:
     _under_way: dict[str, float] = field(default_factory=dict)  # since when, by directory
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _is_stopped: bool = False
+    _saved: SavedStates | None = None
+    _undisturbed: Sequence[Mapping[str, Part] | None] = ()  # what the two runs saved last
 
     def measure(self) -> tuple[Measured, Row]:
         """Run the job twice without a fault; return what that shows, and its row of the card.
@@ -86,6 +89,7 @@ class Runs:
         Raises UsageError for a script that no fault can be tried on.
         """
         loaded = self._load("uninterrupted", reference_scenario(self.checkup))
+        self._saved = SavedStates()
         with self._several(2) as pool:
             runs = [pool.submit(self._run, loaded) for _ in range(2)]
             found = [each.result() for each in runs]
@@ -99,6 +103,7 @@ class Runs:
             )
             for result, directory in found
         )
+        self._undisturbed = [self._saved_last(*each, one) for each in found]
         for _, directory in found:
             self._forget_work(directory)
         why = why_not_comparable(one, other)
@@ -141,6 +146,8 @@ class Runs:
             each.stop("the check-up was interrupted")
         for session in self._sessions:
             session.close()
+        if self._saved is not None:
+            self._saved.close()
 
     @contextmanager
     def _several(self, at_most: int) -> Iterator[ThreadPoolExecutor]:
@@ -178,12 +185,35 @@ class Runs:
             result.history.append_after_end(seen.state)
         judgements = list(judge(result.history))
         if test.allows is not None and test.allows(self.checkup, seen) is None:
-            judgements.append(_steps_lost_not_judged(seen.unseen["checkpoints"]))
+            judgements.append(_judged("steps_lost", unknown(seen.unseen["checkpoints"])))
+        if test.is_fixed and seen.state is not None and result.outcome == "succeeded":
+            judgements += self._judge_saved(result, directory, seen)
         directory.write_reports(result.history, judgements, command=self.settings.command)
         row = self._row(test.name, test.title, (result, directory), judgements, seen)
         if row.outcome == "valid":
             self._forget_work(directory)
         return row
+
+    def _judge_saved(
+        self, result: RunResult, directory: RunDirectory, seen: Measured
+    ) -> Iterator[Judgement]:
+        """Compare what a run saved last with what the undisturbed runs did."""
+        saved = [*self._undisturbed, self._saved_last(result, directory, seen)]
+        one, other, found = saved
+        if one is None or other is None or found is None:
+            return
+        # What is averaged, or has small numbers, has a larger share of errors of rounding.
+        differ = what_differs(one, other, found, tolerance=10 * self.checkup.tolerance)
+        if differ:
+            said = f"beside that of a run without a fault, the last checkpoint has {differ}"
+            yield _judged("checkpoint", invalid(said))
+
+    def _saved_last(
+        self, result: RunResult, directory: RunDirectory, seen: Measured
+    ) -> Mapping[str, Part] | None:
+        if self._saved is None:
+            return None
+        return self._saved.last_of(result.history, seen, os.path.join(directory.path, "work"))
 
     def _row(
         self,
@@ -253,7 +283,6 @@ def _said_where_it_failed(result: RunResult, directory: RunDirectory) -> str:
     return last_words(directory.end_of_log(node)) if node else ""
 
 
-def _steps_lost_not_judged(reason: str) -> Judgement:
-    """Return what takes the place of `steps_lost` where the number of steps to allow is unknown."""
-    name = "steps_lost"
-    return Judgement(key=name, bucket="asked", name=name, text=name, verdict=unknown(reason))
+def _judged(name: str, verdict: Verdict) -> Judgement:
+    """Return a judgement that no clause of the run's scenario asks for."""
+    return Judgement(key=name, bucket="asked", name=name, text=name, verdict=verdict)

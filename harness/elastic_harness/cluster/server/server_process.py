@@ -37,10 +37,11 @@ def sharing_one_interpreter(preload: Sequence[str]) -> Iterator[None]:
     other surroundings (another user, control group, namespace or limit) has an interpreter of its
     own, as ever.
     """
-    with _connect(preload) or contextlib.nullcontext() as known:
-        if known is not None:
-            yield
-            return
+    known = _connect(preload)
+    if known is not None:
+        known.close()  # the server waits for who has connected to say something
+        yield
+        return
     name = f"elastic-fork-server-{os.getpid()}-{secrets.token_hex(8)}"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0{name}")

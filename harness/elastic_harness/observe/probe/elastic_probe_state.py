@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hashlib import _Hash
     from typing import Any
 
-__all__ = ["describe"]
+__all__ = ["describe", "digest_of", "sketch_of"]
 
 _BLOCKS = 16
 # Small models have several sketches, which costs nothing and makes the distance exact to some 10 %.
@@ -35,13 +35,13 @@ def describe(kind: str, state: Any, groups: Any, step: int | None, losses: list[
         told["losses"] = [_finite(float(each)) for each in losses]
         told["sharded"] = _sharded(kind, groups)
         parameters = [_local(each) for group in groups for each in group["params"]]
-        told["digest"] = _digest(parameters)
-        told["norm"], told["sketch"] = _sketch(parameters)
+        told["digest"] = digest_of(parameters)
+        told["norm"], told["sketch"] = sketch_of(parameters)
         told["is_finite"] = told["norm"] is not None
         values = list(_values_of(state, groups))
-        told["optimizer"] = _digest(values)
+        told["optimizer"] = digest_of(values)
         tensors = [value for value in values if hasattr(value, "untyped_storage")]
-        told["optimizer_norm"], told["optimizer_sketch"] = _sketch(tensors)
+        told["optimizer_norm"], told["optimizer_sketch"] = sketch_of(tensors)
         told["optimizer_is_finite"] = told["optimizer_norm"] is not None
         told["lr"] = [float(group["lr"]) for group in groups if "lr" in group]
         told["random"] = _random()
@@ -90,7 +90,8 @@ def _walk(value: Any) -> Iterator[Any]:
             yield type(value).__qualname__
 
 
-def _digest(values: list[Any]) -> str:
+def digest_of(values: list[Any]) -> str:
+    """Return a digest of texts and tensors, to the bit."""
     import hashlib
 
     digest = hashlib.sha256()
@@ -111,7 +112,7 @@ def _add(digest: _Hash, tensor: Any) -> None:
         digest.update((ctypes.c_char * size).from_address(tensor.data_ptr()))
 
 
-def _sketch(tensors: list[Any]) -> tuple[float | None, list[float]]:
+def sketch_of(tensors: list[Any]) -> tuple[float | None, list[float]]:
     """Return the norm of all values, and their sketch; None where some are not finite."""
     import math
 
