@@ -113,6 +113,12 @@ class Runs:
                 f"{why}"
             )
             one = without_what_differs(one, other)
+        elif None in self._undisturbed and one.checkpoints is not None and one.state is not None:
+            self.notes.append(
+                f"checkpoint: the last {one.checkpoints.named} could not be read as a file of "
+                "torch.save or safetensors of less than 1 GB: what it holds beside parameters and "
+                "optimizer is not compared"
+            )
         self._load("uninterrupted", reference_scenario(self.checkup, one))
         result, directory = found[0]
         if wrong := what_is_wrong_without_a_fault(result.history):

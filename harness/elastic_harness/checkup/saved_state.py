@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from elastic_harness.checkup.measured import Measured, pattern_of
@@ -31,7 +31,6 @@ Part = Mapping[str, Any]
 # A larger one takes longer to read than a check-up should wait for.
 _MOST_BYTES = 1 << 30
 _PATIENCE_S = 60.0
-_MOST_DEPTH = 32
 # Without the folder that the check-up was called in: a script may have a module of any name there.
 _READ = f"import sys; sys.path = [*filter(None, sys.path)]; from {__name__} import main; main()"
 # A checkpoint is seen a step or two after it was written.
@@ -172,7 +171,7 @@ def _parts_at(path: str) -> dict[str, Part]:
     parts: dict[str, Part] = {}
     for each in paths:
         for name, value in _split(_load(each)):
-            tensors = list(_tensors_in(value))
+            tensors = list(_tensors_in(value, {}))
             if tensors:
                 told = name if len(paths) == 1 else f"{os.path.basename(each)} {name}".strip()
                 parts[told or os.path.basename(each)] = _described(tensors)
@@ -250,24 +249,28 @@ def _split(loaded: object, name: str = "", depth: int = 2) -> Iterator[tuple[str
             yield from _split(value, f"{name}.{key}" if name else key, depth - 1)
 
 
-def _tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:  # noqa: ANN401 (whatever was saved)
+def _tensors_in(value: Any, seen: dict[int, object]) -> Iterator[Any]:  # noqa: ANN401 (anything)
     """Yield all tensors, in an order that is the same in every run; states of random numbers, not.
 
-    Those are of bytes, and differ after each restart.
+    Those are of bytes, and differ after each restart. What was `seen` is not looked at again: a
+    schedule knows its optimizer, which may know it.
     """
-    if depth > _MOST_DEPTH:
-        return
     if hasattr(value, "untyped_storage"):
         if str(value.dtype) != "torch.uint8":
             yield value.to_local() if hasattr(value, "to_local") else value
-    elif isinstance(value, dict):
-        for key in sorted(value, key=str):
-            yield from _tensors_in(value[key], depth + 1)
+        return
+    if id(value) in seen:
+        return
+    seen[id(value)] = value  # kept, or another object could have its number
+    inside: Iterable[Any] = ()
+    if isinstance(value, dict):
+        inside = [value[key] for key in sorted(value, key=str)]
     elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors_in(each, depth + 1)
+        inside = value
     elif hasattr(value, "__dict__") and not isinstance(value, type):
-        yield from _tensors_in(vars(value), depth + 1)
+        inside = [vars(value)]
+    for each in inside:
+        yield from _tensors_in(each, seen)
 
 
 def _described(tensors: list[Any]) -> Part:

@@ -90,6 +90,7 @@ class Settings:
 
     def __init__(self, scale: torch.Tensor) -> None:
         self.scale = scale
+        self.users = [self, self]
         self.path = Path("somewhere")
 
 
