@@ -28,13 +28,14 @@ from elastic_harness.checkup.card import (
     row_without_run,
     what_is_wrong_without_a_fault,
 )
+from elastic_harness.checkup.checkpoint_reader import CheckpointReader
 from elastic_harness.checkup.measured import (
     Measured,
     measure,
     why_not_comparable,
     without_what_differs,
 )
-from elastic_harness.checkup.saved_state import Part, SavedStates, what_differs
+from elastic_harness.checkup.saved_state import Part, last_saved, what_differs
 from elastic_harness.cluster.choose import ClusterChoice
 from elastic_harness.history.judge import Judgement, judge
 from elastic_harness.history.verdict import Verdict, invalid, unknown
@@ -80,7 +81,7 @@ class Runs:
     _under_way: dict[str, float] = field(default_factory=dict)  # since when, by directory
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _is_stopped: bool = False
-    _saved: SavedStates | None = None
+    _reader: CheckpointReader | None = None
     _undisturbed: Sequence[Mapping[str, Part] | None] = ()  # what the two runs saved last
 
     def measure(self) -> tuple[Measured, Row]:
@@ -89,7 +90,7 @@ class Runs:
         Raises UsageError for a script that no fault can be tried on.
         """
         loaded = self._load("uninterrupted", reference_scenario(self.checkup))
-        self._saved = SavedStates()
+        self._reader = CheckpointReader()
         with self._several(2) as pool:
             runs = [pool.submit(self._run, loaded) for _ in range(2)]
             found = [each.result() for each in runs]
@@ -152,8 +153,8 @@ class Runs:
             each.stop("the check-up was interrupted")
         for session in self._sessions:
             session.close()
-        if self._saved is not None:
-            self._saved.close()
+        if self._reader is not None:
+            self._reader.close()
 
     @contextmanager
     def _several(self, at_most: int) -> Iterator[ThreadPoolExecutor]:
@@ -217,9 +218,10 @@ class Runs:
     def _saved_last(
         self, result: RunResult, directory: RunDirectory, seen: Measured
     ) -> Mapping[str, Part] | None:
-        if self._saved is None:
+        path = last_saved(result.history, seen)
+        if self._reader is None or path is None:
             return None
-        return self._saved.last_of(result.history, seen, os.path.join(directory.path, "work"))
+        return self._reader.read(os.path.join(directory.path, "work", path))
 
     def _row(
         self,

@@ -1,0 +1,208 @@
+"""Reads what torch.save and safetensors wrote, in a process of its own that has torch (`main`).
+
+The classes that are pickled in a checkpoint are not loaded: they are the script's, and need not be
+there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from elastic_harness.checkup.saved_state import Part
+
+__all__ = ["CheckpointReader", "main"]
+
+# A larger one takes longer to read than a check-up should wait for.
+_MOST_BYTES = 1 << 30
+_PATIENCE_S = 60.0
+# Without the folder that the check-up was called in: a script may have a module of any name there.
+_READ = f"import sys; sys.path = [*filter(None, sys.path)]; from {__name__} import main; main()"
+
+
+class CheckpointReader:
+    """Has checkpoints read by a process of its own, which `close` ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _READ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def read(self, path: str) -> Mapping[str, Part] | None:
+        """Return the parts of a checkpoint, a file or a folder; None if it cannot be read."""
+        deadline = time.monotonic() + _PATIENCE_S
+        with self._lock:
+            stdin, stdout = self._process.stdin, self._process.stdout
+            assert stdin is not None, "it was started with pipes"
+            assert stdout is not None, "it was started with pipes"
+            try:
+                stdin.write(f"{json.dumps(path)}\n".encode())
+                stdin.flush()
+                said = b""
+                while not said.endswith(b"\n"):
+                    left_s = max(0.0, deadline - time.monotonic())
+                    if not select.select([stdout], [], [], left_s)[0]:
+                        self._process.kill()
+                        return None
+                    more = os.read(stdout.fileno(), 1 << 16)
+                    if not more:
+                        return None
+                    said += more
+            except (OSError, ValueError):  # it has ended, or was closed
+                return None
+        parts: Mapping[str, Part] = json.loads(said)
+        return parts or None
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+
+
+# --- the process that reads -----------------------------------------------------------------------
+
+
+def main() -> None:
+    """Answer each line of standard input, the path of a file or folder, with its parts."""
+    for line in sys.stdin:
+        try:
+            parts = _parts_at(json.loads(line))
+        except Exception:  # noqa: BLE001 (whatever a file may be: nothing is known of it then)
+            parts = {}
+        sys.stdout.write(f"{json.dumps(parts)}\n")
+        sys.stdout.flush()
+
+
+def _parts_at(path: str) -> dict[str, Part]:
+    paths = [path]
+    if os.path.isdir(path):
+        paths = sorted(entry.path for entry in os.scandir(path) if entry.is_file())
+    if sum(map(os.path.getsize, paths)) > _MOST_BYTES:
+        return {}
+    parts: dict[str, Part] = {}
+    for each in paths:
+        for name, value in _split(_load(each)):
+            tensors = list(_tensors_in(value, {}))
+            if tensors:
+                told = name if len(paths) == 1 else f"{os.path.basename(each)} {name}".strip()
+                parts[told or os.path.basename(each)] = _described(tensors)
+    return parts
+
+
+def _load(path: str) -> object:
+    """Return what was saved in a file; None if it is no checkpoint (a JSON file, for example)."""
+    if path.endswith(".distcp"):
+        return None  # tensors of one rank, in an order that may be another each time
+    try:
+        if path.endswith(".safetensors"):
+            from safetensors.torch import load_file  # type: ignore[import-not-found, unused-ignore]
+
+            return load_file(path)
+        import torch
+
+        return torch.load(path, map_location="cpu", weights_only=False, pickle_module=_Pickles)
+    except Exception:  # noqa: BLE001 (whatever a file may be)
+        return None
+
+
+class _Nothing:
+    """Stands for an object of a class that is not loaded: it keeps what it was made of."""
+
+    def __init__(self, *arguments: object, **_: object) -> None:
+        self.made_of = arguments
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
+
+    def __call__(self, *arguments: object, **_: object) -> _Nothing:
+        return _Nothing(self, *arguments)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        self.__dict__[str(key)] = value
+
+    def append(self, value: object) -> None:
+        """Take a value as a list does."""
+        self.__dict__[str(len(self.__dict__))] = value
+
+    def extend(self, values: object) -> None:
+        """Take values as a list does."""
+        self.append(values)
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 (any class)
+        """Load torch's own classes and plain values; anything else is kept as what it holds."""
+        is_plain = module == "builtins" and name in ("set", "frozenset", "complex", "bytearray")
+        if is_plain or module in ("collections", "_codecs") or module.partition(".")[0] == "torch":
+            return super().find_class(module, name)
+        return _Nothing
+
+
+class _Pickles:
+    """What torch.load takes for the module `pickle`."""
+
+    Unpickler = _Unpickler
+    load = staticmethod(lambda file, **named: _Unpickler(file, **named).load())
+    __name__ = "pickle"
+
+
+def _split(loaded: object, name: str = "", depth: int = 2) -> Iterator[tuple[str, object]]:
+    """Yield the parts of a checkpoint by name: `model`, `extra.ema`; tensors beside each other."""
+    is_divided = isinstance(loaded, dict) and all(isinstance(key, str) for key in loaded)
+    if not is_divided or depth == 0:
+        yield name, loaded
+        return
+    assert isinstance(loaded, dict), "as was just seen"
+    tensors = {key: value for key, value in loaded.items() if hasattr(value, "untyped_storage")}
+    yield name, tensors
+    for key, value in loaded.items():
+        if key not in tensors:
+            yield from _split(value, f"{name}.{key}" if name else key, depth - 1)
+
+
+def _tensors_in(value: Any, seen: dict[int, object]) -> Iterator[Any]:  # noqa: ANN401 (anything)
+    """Yield all tensors, in an order that is the same in every run; states of random numbers, not.
+
+    Those are of bytes, and differ after each restart. What was `seen` is not looked at again: a
+    schedule knows its optimizer, which may know it.
+    """
+    if hasattr(value, "untyped_storage"):
+        if str(value.dtype) != "torch.uint8":
+            yield value.to_local() if hasattr(value, "to_local") else value
+        return
+    if id(value) in seen:
+        return
+    seen[id(value)] = value  # kept, or another object could have its number
+    inside: Iterable[Any] = ()
+    if isinstance(value, dict):
+        inside = [value[key] for key in sorted(value, key=str)]
+    elif isinstance(value, list | tuple):
+        inside = value
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        inside = [vars(value)]
+    for each in inside:
+        yield from _tensors_in(each, seen)
+
+
+def _described(tensors: list[Any]) -> Part:
+    from elastic_harness.observe.probe import elastic_probe_state as probe
+
+    plain = [each.detach().contiguous() for each in tensors]
+    numbers = [
+        each if each.is_floating_point() or each.is_complex() else each.double() for each in plain
+    ]
+    norm, sketch = probe.sketch_of(numbers)
+    size = sum(each.numel() for each in plain)
+    return {"size": size, "digest": probe.digest_of(plain), "norm": norm, "sketch": sketch}

@@ -1,0 +1,98 @@
+"""What is told of the files that torch.save writes, and of others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from elastic_harness.checkup.checkpoint_reader import CheckpointReader
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[CheckpointReader]:
+    """Give the process that reads checkpoints."""
+    reader = CheckpointReader()
+    yield reader
+    reader.close()
+
+
+class Settings:
+    """A class of a script's own, which is not there to be loaded."""
+
+    def __init__(self, scale: torch.Tensor) -> None:
+        self.scale = scale
+        self.users = [self, self]
+        self.path = Path("somewhere")
+
+
+def test_a_checkpoint_is_told_by_its_parts(reader: CheckpointReader, tmp_path: Path) -> None:
+    """Whatever classes are pickled in it; states of random numbers are left out."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    saved: dict[str, Any] = {
+        "model": model.state_dict(),
+        "whole": model,
+        "extra": {"ema": {"w": torch.ones(5)}, "step": 3},
+        "settings": Settings(torch.full((2,), 7.0)),
+        "rng": torch.get_rng_state(),
+        "mean": torch.tensor([1, 2, 3]),
+        "turn": {"z": torch.ones(2, dtype=torch.cfloat)},
+        "epoch": 3,
+    }
+    torch.save(saved, tmp_path / "ck.pt")
+    found = reader.read(str(tmp_path / "ck.pt"))
+    assert found is not None
+    # Weights, biases, and those, mean, variance and count of the normalization.
+    numbers = 6 + 2 + 2 + 2 + 2 + 2 + 1
+    assert {name: each["size"] for name, each in found.items()} == {
+        "model": numbers,
+        "whole": numbers,
+        "extra.ema": 5,
+        "settings": 2,
+        "ck.pt": 3,  # what stands beside those
+        "turn": 2,
+    }
+    assert found["extra.ema"]["norm"] == pytest.approx(5**0.5)
+    digests = found["extra.ema"]["digest"], found["model"]["digest"]
+    saved["extra"]["ema"]["w"][0] = 2.0
+    torch.save(saved, tmp_path / "ck.pt")
+    found = reader.read(str(tmp_path / "ck.pt"))
+    assert found is not None
+    assert found["extra.ema"]["digest"] != digests[0]
+    assert found["model"]["digest"] == digests[1]
+
+
+def test_what_is_no_checkpoint_is_not_told(reader: CheckpointReader, tmp_path: Path) -> None:
+    """Half a file, none, one without tensors, and one that takes too long to read."""
+    path = tmp_path / "ck.pt"
+    assert reader.read(str(path)) is None
+    path.write_text("half a file")
+    assert reader.read(str(path)) is None
+    torch.save({"step": 3}, path)
+    assert reader.read(str(path)) is None
+    torch.save({"w": torch.ones(2)}, path)
+    assert reader.read(str(path)) is not None
+    os.truncate(path, (1 << 30) + 1)
+    assert reader.read(str(path)) is None
+
+
+def test_a_folder_is_told_as_one(reader: CheckpointReader, tmp_path: Path) -> None:
+    """As Hugging Face has it; shards of torch.distributed.checkpoint are left out."""
+    torch.save({"w": torch.ones(2)}, tmp_path / "model.bin")
+    torch.save({"state": {0: {"m": torch.ones(3)}}}, tmp_path / "optimizer.pt")
+    torch.save(torch.ones(4), tmp_path / "__0_0.distcp")
+    (tmp_path / "trainer_state.json").write_text("{}")
+    found = reader.read(str(tmp_path))
+    assert found is not None
+    sizes = {name: each["size"] for name, each in found.items()}
+    assert sizes == {"model.bin": 2, "optimizer.pt state": 3}
+
+
+def test_a_process_that_has_ended_tells_nothing(tmp_path: Path) -> None:
+    """And is no reason to fail."""
+    reader = CheckpointReader()
+    reader.close()
+    assert reader.read(str(tmp_path)) is None
