@@ -496,8 +496,9 @@ ZERO = """
 """
 
 
-def test_an_optimizer_that_leaves_its_steps_to_another_is_judged_by_that(bench: Bench) -> None:
-    """What a ZeroRedundancyOptimizer has itself is what it has loaded, and counts nothing."""
+@pytest.mark.slow
+def test_a_zero_redundancy_optimizer_is_judged_by_the_one_it_steps_with(bench: Bench) -> None:
+    """What it has itself is what it has loaded, and counts nothing."""
     bench.observe(hashes=True)
     found = {}
     for kind in ("reference", "resumed"):
@@ -519,3 +520,40 @@ def test_an_optimizer_that_leaves_its_steps_to_another_is_judged_by_that(bench: 
     for clause in ("parameters", "optimizer"):
         verdict = judge(resumed, clause, "same_as_uninterrupted")
         assert verdict.is_valid, verdict.reason
+
+
+OUTER = """
+    import torch
+
+    class Outer(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {"lr": 0.1})
+            self.inner = torch.optim.Adam(parameters[:1])
+
+        def step(self):
+            self.inner.step()
+
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizer = Outer(parameters)
+    zeros = [torch.zeros(2), torch.zeros(2)]
+    for each in (optimizer, optimizer.inner):  # as it is loaded
+        each.state[parameters[0]] = {
+            "step": torch.tensor(3.0), "exp_avg": zeros[0].clone(), "exp_avg_sq": zeros[1].clone(),
+        }
+    for _ in range(2):
+        sum(each.sum() for each in parameters).backward()
+        optimizer.step()
+"""
+
+
+def test_an_optimizer_that_steps_with_another_counts_as_that_does(bench: Bench) -> None:
+    """It has more parameters (those of all ranks), and has not looked at its own state since."""
+    bench.observe(hashes=True)
+    bench.start(OUTER)
+    (said,) = bench.until_all_ended()
+    assert bench.processes[0].returncode == 0, said
+    assert [each.event.step for each in bench.seen(ResumeObserved)] == [3]
+    assert [each.event.step for each in bench.seen(StepCompleted)] == [4, 5]
+    (hashed,) = bench.seen(ParametersHashed)
+    assert hashed.event.norm == pytest.approx(2.0, rel=0.01)  # of both parameters
+    assert (hashed.event.optimizer_norm or 0.0) > 5.0  # the inner one's: five steps

@@ -150,34 +150,8 @@ def _close(stores: dict[int, Any], arguments: Mapping[str, Any]) -> None:
     stores.pop(int(arguments["port"]), None)
 
 
-def _publish(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> None:
-    client.publish(
-        arguments["host"],
-        int(arguments["port"]),
-        arguments["key"],
-        arguments["value"],
-        float(arguments.get("timeout_s", _DEFAULT_TIMEOUT_S)),
-    )
-
-
-def _fetch(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> str:
-    return client.fetch(
-        arguments["host"],
-        int(arguments["port"]),
-        arguments["key"],
-        float(arguments.get("timeout_s", _DEFAULT_TIMEOUT_S)),
-    )
-
-
-def _swap(_stores: dict[int, Any], arguments: Mapping[str, Any]) -> str:
-    return client.swap(
-        arguments["host"],
-        int(arguments["port"]),
-        arguments["key"],
-        arguments["expected"],
-        arguments["value"],
-        float(arguments.get("timeout_s", _DEFAULT_TIMEOUT_S)),
-    )
+def _remote(call: Callable[..., Any]) -> Callable[[dict[int, Any], Mapping[str, Any]], Any]:
+    return lambda _stores, arguments: call(**{"timeout_s": _DEFAULT_TIMEOUT_S, **arguments})
 
 
 def _wake(_stores: dict[int, Any], _arguments: Mapping[str, Any]) -> None:
@@ -204,9 +178,9 @@ _CALLS: Mapping[str, Callable[[dict[int, Any], Mapping[str, Any]], Any]] = {
     "host_endpoint": _host_endpoint,
     "open": _open,
     "close": _close,
-    "publish": _publish,
-    "fetch": _fetch,
-    "swap": _swap,
+    "publish": _remote(client.publish),
+    "fetch": _remote(client.fetch),
+    "swap": _remote(client.swap),
     "etcd_campaign": _etcd(etcd_client.campaign),
     "etcd_conclude": _etcd(etcd_client.conclude),
     "etcd_record": _etcd(etcd_client.record),
