@@ -80,6 +80,8 @@ _ENGINE: Final = tuple(
 # All of them: most faults are shown in the tables of one file.
 _FAULTS: Final = ("tests/unit/faults",)
 
+_CHECKUP: Final = ("tests/unit/checkup/test_saved_state.py",)
+
 # What judges, and the tests that have to notice a change of it. They are to take about a second.
 FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "history/checkers/safety": _CHECKERS,
@@ -96,6 +98,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "history/judge": _JUDGE,
     "history/verdict": _JUDGE,
+    "checkup/saved_state": _CHECKUP,
     "scenario/engine/clauses": _CLAUSES,
     "scenario/planning/planned_clauses": _CLAUSES,
     "scenario/engine/conditions": _CLAUSES,

@@ -63,7 +63,7 @@ def _distance(part: Part, other: Part | None) -> float:
     if part["digest"] == other["digest"]:
         return 0.0
     one, two = part["sketch"], other["sketch"]
-    if len(one) != len(two) or not one or not part["norm"]:
+    if len(one) != len(two) or not part["norm"]:
         return math.inf
     return math.dist(one, two) / float(part["norm"])
 
@@ -79,16 +79,17 @@ def last_saved(history: History, seen: Measured) -> str | None:
     written = [e for e in history.of_kind(FileWritten) if pattern_of(e.event.path) == pattern]
     if not written:
         return None
-    late = _step_at(history, written[-1].at) - seen.checkpoints.steps[-1]
-    if seen.is_global and abs(late) > _UNDER_WAY:
+    done = _steps_by(history, written[-1].at)
+    last = seen.checkpoints.steps[-1]
+    if seen.is_global and not last - _UNDER_WAY <= max(done, default=0) <= last + _UNDER_WAY:
         return None
     path = written[-1].event.path
     # A folder for each checkpoint has several files.
     return os.path.dirname(path) if "*" in os.path.dirname(pattern) else path
 
 
-def _step_at(history: History, at: float) -> int:
-    """Return how many steps were done at a time, as rank 0 has told."""
+def _steps_by(history: History, at: float) -> list[int]:
+    """Return the steps that the ranks had told of at a time."""
     workers = [worker for world in history.worlds.rounds for worker in world.workers.values()]
-    steps = [step for worker in workers if worker.rank == 0 for step in worker.steps]
-    return max((step.step for step in steps if step.step is not None and step.at <= at), default=0)
+    steps = [step for worker in workers for step in worker.steps]
+    return [step.step for step in steps if step.step is not None and step.at <= at]

@@ -11,6 +11,7 @@ from elastic_harness.checkup.saved_state import Part, last_saved, what_differs
 from elastic_harness.history.events import FileWritten
 
 from tests.unit.checkup.undisturbed import undisturbed
+from tests.unit.history.story import Story
 
 
 def part(digest: str, *sketch: float, size: int = 4, norm: float = 2.0) -> Part:
@@ -51,8 +52,23 @@ def test_what_differs_without_a_fault_is_not_compared() -> None:
     found = {**ALIKE, "ema": part("f", 1.0, 0.5)}
     assert what_differs(ALIKE, other, found, tolerance=1e-6) == ""
     assert what_differs({}, {}, found, tolerance=1e-6) == ""
+    assert what_differs(ALIKE, {"model": MODEL}, found, tolerance=1e-6) == ""
     both = {"model": part("x", 1.0)}
     assert what_differs(both, {"model": part("y", 1.0)}, found, tolerance=1e-6) == ""
+
+
+def test_without_a_tolerance_parts_are_the_same_to_the_bit() -> None:
+    """Also those of which no distance can be told: some have nan in them, and others are zero."""
+    lost = {"digest": "n", "size": 1, "norm": None, "sketch": []}
+    zero = part("z", 0.0, 0.0, norm=0.0)
+    known = {**ALIKE, "lost": lost, "zero": zero}
+    assert what_differs(known, known, known, tolerance=0.0) == ""
+    found = {**known, "zero": part("y", 0.0, 1.0), "lost": {**lost, "digest": "m"}}
+    said = "another 'lost' and another 'zero'"
+    assert what_differs(known, known, found, tolerance=0.0) == said
+    found = {**known, "ema": part("f", 1.0, 0.5)}
+    said = "another 'ema', by 0.25 (relative)"
+    assert what_differs(known, known, found, tolerance=0.0) == said
 
 
 @pytest.mark.parametrize(
@@ -63,6 +79,8 @@ def test_what_differs_without_a_fault_is_not_compared() -> None:
         ("out-12/model.bin", "out-*/model.bin", 12, True, "out-12"),
         ("other.pt", "ck.pt", 12, True, None),
         ("ck.pt", "ck.pt", 10, True, "ck.pt"),  # seen late
+        ("ck.pt", "ck.pt", 14, True, "ck.pt"),
+        ("ck.pt", "ck.pt", 15, True, None),
         ("ck.pt", "ck.pt", 9, True, None),
         ("ck.pt", "ck.pt", 9, False, "ck.pt"),  # how many steps were done is not known
     ],
@@ -78,3 +96,23 @@ def test_the_last_checkpoint_is_of_the_same_step_or_none(
     seen = replace(seen, checkpoints=checkpoints, is_global=is_global)
     assert last_saved(story.history, seen) == found
     assert last_saved(story.history, replace(seen, checkpoints=None)) is None
+
+
+def test_what_was_written_before_or_without_known_steps_is_not_the_last() -> None:
+    """Of several it is the newest, by the steps that were told by then."""
+    story = undisturbed(steps=10).tell(
+        "cluster", "", FileWritten(path="ck-6.pt", how="moved", size=9)
+    )
+    story.tell("cluster", "", FileWritten(path="ck-12.pt", how="moved", size=9))
+    seen = measure(undisturbed().history, "succeeded", "", "train.py")
+    checkpoints = Checkpoints(written="ck-*.pt", named="ck-*.pt", steps=(6, 12))
+    seen = replace(seen, checkpoints=checkpoints)
+    assert last_saved(story.history, seen) == "ck-12.pt"
+    story = Story().round(1, ["n1", "n2"]).step(1, 0, 9)
+    story.tell("cluster", "", FileWritten(path="ck-9.pt", how="moved", size=9))
+    story.step(1, 0, 12).step(1, 1, None)
+    assert last_saved(story.history, seen) is None
+    story.tell("cluster", "", FileWritten(path="ck-12.pt", how="moved", size=9))
+    assert last_saved(story.history, seen) == "ck-12.pt"
+    story.step(1, 0, 15).tell("cluster", "", FileWritten(path="ck-15.pt", how="moved", size=9))
+    assert last_saved(story.history, seen) is None
