@@ -99,6 +99,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "history/judge": _JUDGE,
     "history/verdict": _JUDGE,
     "checkup/saved_state": _CHECKUP,
+    "checkup/battery": ("tests/unit/checkup/test_battery.py",),
     "scenario/engine/clauses": _CLAUSES,
     "scenario/planning/planned_clauses": _CLAUSES,
     "scenario/engine/conditions": _CLAUSES,

@@ -179,7 +179,7 @@ def _middle(seen: Measured) -> int:
     A job that resumes at the end of an epoch does not show that it has forgotten its place in the
     data: the checkpoint before is another one, if there is one.
     """
-    middle = max(2, round(seen.steps * 0.55))
+    middle = round(seen.steps * 0.55)
     if seen.checkpoints is None:
         return middle
     half = max(1, seen.checkpoints.interval // 2)
@@ -213,7 +213,7 @@ def _intervals(number: int, *, of_fewer: bool = False) -> Callable[[Checkup, Mea
         if seen.misses_files:
             return None
         if seen.checkpoints is None:
-            return max(1, seen.steps // 10)
+            return seen.steps // 10  # of ten steps at least, or there is no check-up
         interval = seen.checkpoints.interval
         if of_fewer and _may_save_by_epochs(seen.checkpoints, seen):
             interval = math.ceil(interval * checkup.nodes / checkup.fewest)
@@ -274,7 +274,7 @@ def _rank0_host(checkup: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]
 
 def _down_and_up(checkup: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
     _needs_two(checkup)
-    step = max(2, round(seen.steps * 0.25))
+    step = round(seen.steps * 0.25)
     left_s = (seen.steps - step) * seen.step_s
     if left_s < _SECONDS_TO_JOIN:
         raise Unfit(

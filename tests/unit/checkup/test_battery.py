@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from elastic_harness.scenario.reading.loader import load_text
 
 from tests.cluster_bench import ROOT
 from tests.unit.checkup.undisturbed import undisturbed
+from tests.unit.checkup.written_battery import written
 
 JOB: dict[str, Any] = {"module": "json.tool", "args": ["--steps=12", "a b"], "max_restarts": 3}
 
@@ -134,6 +136,7 @@ def test_clauses_ask_for_no_more_than_the_undisturbed_run_has_shown() -> None:
         ((10, 20, 30), {10, 20}, 10 + 5 + 2),
         ((10, 20, 30), set(), 10 + 5 + 2),  # where epochs end is not known
         ((10, 20, 30), {20}, 10 + 2),  # it saves after so many steps
+        ((10, 20, 35, 40), {10, 20, 30, 40}, 10 + 2),  # only the last one may be of any step
     ],
 )
 def test_fewer_ranks_make_more_steps_of_an_epoch(
@@ -228,3 +231,10 @@ def test_pages_name_tests_that_there_are() -> None:
     assert len(named) >= 9
     table = (ROOT / "docs" / "checkup.md").read_text(encoding="utf-8")
     assert {name for name in known if f"`{name}`" not in table} == set()
+
+
+def test_what_jobs_are_asked_is_what_was_agreed() -> None:
+    """A change of the file is a change of verdicts: to be read, line by line."""
+    path = Path(__file__).with_name("battery.txt")
+    told = "see `python -m tests.unit.checkup.written_battery`, and read what it changes"
+    assert written() == path.read_text(encoding="utf-8"), told
