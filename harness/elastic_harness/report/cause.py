@@ -153,7 +153,8 @@ def why_it_ended(history: History) -> str:
     if (job := next((each for each in said if each.result != "drained"), None)) is not None:
         return f"{job.result}: {job.reason}"
     agents = history.of_kind(AgentExited)
-    alone = next((each for each in agents if each.event.exit_code and each.event.reason), None)
+    # One that was told to leave ends as by a signal, and has given nothing up.
+    alone = next((e for e in agents if 0 < e.event.exit_code < 128 and e.event.reason), None)
     return "" if alone is None else f"{alone.node} gave up: {alone.event.reason}"
 
 

@@ -118,6 +118,7 @@ def test_of_a_job_that_failed_nothing_more_is_said_than_that() -> None:
             AgentExited(exit_code=3, reason="the keeper ended with -9"),
             "job ended: n1 gave up: the keeper ended with -9",
         ),
+        (AgentExited(exit_code=143, reason="SIGTERM"), "to mend it: "),  # it was told to leave
     ],
 )
 def test_a_job_that_its_launcher_gave_up_is_no_fault_of_the_script(why: Event, said: str) -> None:

@@ -16,6 +16,7 @@ from elastic_harness.history.history import History
 from msgspec.structs import replace
 
 from pytest_elastic.errors import UsageError
+from pytest_elastic.events.model import AgentExited, Event, JobEnded
 from tests.unit.checkup.undisturbed import Saved, undisturbed
 from tests.unit.history.story import Story
 
@@ -148,6 +149,24 @@ def test_a_script_that_cannot_be_checked_is_named_with_the_reason(
 ) -> None:
     """One sentence, before any fault is tried."""
     assert refused(story, outcome, "it is broken").startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("why", "said", "told"),
+    [
+        (None, "OSError: no process left", "OSError: no process left"),
+        (JobEnded(result="failed", reason="no restart is left"), "", "it is broken"),
+        (JobEnded(result="lost", reason="1 of 2 came"), "", "lost: 1 of 2 came"),
+        (AgentExited(exit_code=3, reason="no keeper"), "x", "n1 gave up: no keeper"),
+    ],
+)
+def test_a_script_is_not_blamed_for_a_launcher_that_gives_up(
+    why: Event | None, said: str, told: str
+) -> None:
+    """What it said itself goes before what was printed where it failed."""
+    story = Story() if why is None else Story().tell("agent", "n1", why)
+    with pytest.raises(UsageError, match=f"fails without any fault: {told}"):
+        measure(story.history, "failed", "it is broken", "train.py", said=said)
 
 
 def test_two_runs_that_differ_are_nothing_to_compare_with() -> None:
