@@ -14,8 +14,10 @@ from typing import TypeVar
 import pytest
 from elastic_harness.cluster.local_reporters import LocalReporters
 from elastic_harness.cluster.process_table import row_of
+from elastic_harness.history.checkers import bind
 from elastic_harness.history.events import WorkerGone
 from elastic_harness.history.history import Entry, History
+from elastic_harness.history.verdict import Verdict
 from elastic_harness.observe.observer import Observer, probe_environ
 
 from pytest_elastic.events.model import Event, Record
@@ -25,7 +27,7 @@ from pytest_elastic.workers.process_tree import descendants, send_signal
 from pytest_elastic.workers.spec import WorkerSpec
 from tests.integration.small_agent import AgentProcess
 
-__all__ = ["DEADLINE_S", "WORKER", "Bench", "run_warm", "warm_agent"]
+__all__ = ["DEADLINE_S", "WORKER", "Bench", "judge", "run_warm", "warm_agent"]
 
 E = TypeVar("E", bound=Event)
 
@@ -187,3 +189,8 @@ def run_warm(
     agent.wait_for(GroupGone)
     assert not is_silent or out.read_text() == ""
     return running.pids[0]
+
+
+def judge(history: History, clause: str, value: object = None) -> Verdict:
+    """Judge one clause."""
+    return bind(clause, value).run(history)

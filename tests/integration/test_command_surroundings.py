@@ -107,7 +107,7 @@ def test_an_output_without_room_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start", ["auto", "exec"])
 def test_a_launcher_leaves_no_socket_to_the_garbage_collector(tmp_path: Path, start: str) -> None:
-    """Whoever turns warnings into errors reads of each that does."""
+    """With warnings as errors, Python prints each one that it collects."""
     words = (*RUN[:-1], f"--worker-start={start}", RUN[-1])
     ended = run(tmp_path, *words, PYTHONWARNINGS="error")
     assert (ended.returncode, "Warning" in ended.stderr) == (0, False), ended.stderr
