@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from elastic_harness.checkup.measured import Checkpoints, Measured
+from elastic_harness.checkup.measured import UNDER_WAY, Checkpoints, Measured
 from elastic_harness.scenario.reading.yaml_tree import dump
 
 __all__ = [
@@ -23,8 +23,6 @@ __all__ = [
 
 # What a job is given beyond four times its undisturbed time.
 _MARGIN_S = 60.0
-# A checkpoint is seen a step or two after it was written.
-_UNDER_WAY = 2
 # A node that joins needs about a second; a job must not be over by then.
 _SECONDS_TO_JOIN = 3.0
 
@@ -187,11 +185,11 @@ def _middle(seen: Measured) -> int:
     if not saved:
         return middle
     # On a busy machine it may be seen as late as the next one is written.
-    late = max(_UNDER_WAY, seen.checkpoints.interval - 1)
+    late = max(UNDER_WAY, seen.checkpoints.interval - 1)
     return half + min(
         saved,
         key=lambda step: (
-            _ends_an_epoch(step, seen, _UNDER_WAY),
+            _ends_an_epoch(step, seen, UNDER_WAY),
             _ends_an_epoch(step, seen, late),
             abs(step + half - middle),
         ),
@@ -217,7 +215,7 @@ def _intervals(number: int, *, of_fewer: bool = False) -> Callable[[Checkup, Mea
         interval = seen.checkpoints.interval
         if of_fewer and _may_save_by_epochs(seen.checkpoints, seen):
             interval = math.ceil(interval * checkup.nodes / checkup.fewest)
-        return number * interval + _UNDER_WAY
+        return number * interval + UNDER_WAY
 
     return allows
 
@@ -226,7 +224,7 @@ def _may_save_by_epochs(saved: Checkpoints, seen: Measured) -> bool:
     """Tell whether each checkpoint but the last may be that of an epoch's end."""
     if not seen.epoch_ends:
         return True
-    return all(_ends_an_epoch(step, seen, _UNDER_WAY) for step in saved.steps[:-1])
+    return all(_ends_an_epoch(step, seen, UNDER_WAY) for step in saved.steps[:-1])
 
 
 def _checkpoints(seen: Measured) -> Checkpoints:

@@ -139,9 +139,9 @@ def judge_undisturbed(history: History) -> Sequence[Judgement]:
 
 
 def what_is_wrong_without_a_fault(history: History) -> str:
-    """Say that an undisturbed run ended with nan, or with other parameters on each rank; or "".
+    """Say that the ranks of an undisturbed run ended with nan or different parameters; "" if not.
 
-    That is no error of a job that divides its model among the ranks, which cannot be told.
+    A job that divides its model among the ranks ends so, too, and that cannot be told apart.
     """
     (replicas,) = judge_checks(history, [bind("parameters", "identical")])
     if replicas.verdict.outcome is not Outcome.INVALID:

@@ -32,6 +32,7 @@ __all__ = [
     "ALL_ALIKE",
     "FEWEST_STEPS",
     "NO_STEPS",
+    "UNDER_WAY",
     "Checkpoints",
     "Measured",
     "measure",
@@ -42,6 +43,8 @@ __all__ = [
 
 # With fewer there is no middle that a fault could come in.
 FEWEST_STEPS = 10
+# A checkpoint is seen a step or two after it was written.
+UNDER_WAY = 2
 # Said where nothing counts the steps of the whole training: what shows them, in one line.
 _TO_SHOW_STEPS = (
     "so that the step it goes on with after a restart is not known, and neither are the steps and "

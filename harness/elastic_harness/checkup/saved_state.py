@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from elastic_harness.checkup.measured import Measured, pattern_of
+from elastic_harness.checkup.measured import UNDER_WAY, Measured, pattern_of
 from elastic_harness.history.events import FileWritten
 from elastic_harness.history.history import History
 
@@ -20,9 +20,6 @@ __all__ = ["Part", "last_saved", "what_differs"]
 
 # What a part of a checkpoint is told as: see `describe` of the probe.
 Part = Mapping[str, Any]
-
-# A checkpoint is seen a step or two after it was written.
-_UNDER_WAY = 2
 
 
 def what_differs(
@@ -81,7 +78,7 @@ def last_saved(history: History, seen: Measured) -> str | None:
         return None
     done = _steps_by(history, written[-1].at)
     last = seen.checkpoints.steps[-1]
-    if seen.is_global and not last - _UNDER_WAY <= max(done, default=0) <= last + _UNDER_WAY:
+    if seen.is_global and not last - UNDER_WAY <= max(done, default=0) <= last + UNDER_WAY:
         return None
     path = written[-1].event.path
     # A folder for each checkpoint has several files.
