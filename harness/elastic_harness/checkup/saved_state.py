@@ -18,7 +18,7 @@ from elastic_harness.history.history import History
 
 __all__ = ["Part", "last_saved", "what_differs"]
 
-# What a part of a checkpoint is told as: see `describe` of the probe.
+# Of a part: its `size` in numbers; `digest`, `norm` and `sketch` as `ParametersHashed` has them.
 Part = Mapping[str, Any]
 
 
