@@ -100,6 +100,8 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "history/verdict": _JUDGE,
     "checkup/saved_state": _CHECKUP,
     "checkup/battery": ("tests/unit/checkup/test_battery.py",),
+    "checkup/measured": ("tests/unit/checkup/test_measured.py",),
+    "checkup/card": ("tests/unit/checkup/test_card.py",),
     "scenario/engine/clauses": _CLAUSES,
     "scenario/planning/planned_clauses": _CLAUSES,
     "scenario/engine/conditions": _CLAUSES,

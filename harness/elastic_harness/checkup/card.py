@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ def row_of(
     """Return the row of a test that has run."""
     by_name = {each.name: each for each in judgements}
     job = by_name.get("job")
-    has_survived = job is not None and bool(job)
+    has_survived = bool(job)
     # Of a job that did not survive, all that it did not come to would be lost.
     lost, again = _samples(history, seen) if has_survived else (None, None)
     found = losses(history)
@@ -165,7 +166,7 @@ def _longest_pause(history: History) -> float | None:
         for worker in world.workers.values()
         for step in worker.steps
     )
-    since = [at for at in times if at <= fired.at][-1:] + [at for at in times if at > fired.at]
+    since = times[max(0, bisect_right(times, fired.at) - 1) :]
     return max((b - a for a, b in pairwise(since)), default=None)
 
 
@@ -187,8 +188,7 @@ def _samples(history: History, seen: Measured) -> tuple[int | None, int | None]:
 
 def _once(uses: Counter[int]) -> Counter[int]:
     """Return the uses of an epoch without those that only gave all ranks equally many samples."""
-    fewest = min(uses.values(), default=0)
-    return Counter({sample: min(number, fewest) for sample, number in uses.items()})
+    return Counter(dict.fromkeys(uses, min(uses.values(), default=0)))
 
 
 def _state(by_name: Mapping[str, Judgement], history: History, tolerance: float) -> str:
@@ -229,9 +229,8 @@ def _steps_after_a_new_count(history: History) -> int:
     *before, last = history.worlds.rounds
     if not any(world.last_step for world in before):
         return 0
-    workers = list(last.workers.values())
-    has_counted = any(worker.steps and worker.steps[0].source == "state" for worker in workers)
-    if not has_counted or any(worker.resumed_at_step != 0 for worker in workers):
+    workers = last.workers.values()
+    if any(w.resumed_at_step != 0 or {s.source for s in w.steps} != {"state"} for w in workers):
         return 0
     return min(worker.steps_done for worker in workers)
 
@@ -315,13 +314,14 @@ def card_text(program: str, rows: Sequence[Row], notes: Sequence[str]) -> str:
     )
     text = [f"Check-up of {program}: {summary}", "", *(line.rstrip() for line in lines), ""]
     text += [line for note in notes for line in _wrapped(f"Note: {note}", "")]
-    told: dict[str, str] = {}
+    told: dict[str, Row] = {}
     for row in (row for row in rows if row.causes and row.outcome != "valid"):
         text.append(f"{row.name}: {row.outcome}. {row.title}.")
-        if (as_before := told.setdefault(row.causes[0], row.name)) != row.name:
-            text.append(f"  for the same reason as {as_before}")
-        else:
-            text += [line for cause in row.causes for line in _wrapped(cause, "  ")]
+        before = told.setdefault(row.causes[0], row)
+        if before is not row:
+            text.append(f"  for the same reason as {before.name}")
+        own = row.causes if before is row else [c for c in row.causes if c not in before.causes]
+        text += [line for cause in own for line in _wrapped(cause, "  ")]
         if row.directory:
             text.append(f"  see {row.directory}/timeline.html")
     return "\n".join(text).rstrip()

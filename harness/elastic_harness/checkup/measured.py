@@ -108,8 +108,8 @@ class Measured:
     samples: tuple[int, Mapping[int, Counter[int]]] | None
     epoch_ends: frozenset[int]
     unseen: Mapping[str, str]
-    misses_files: bool = False
-    began_with: frozenset[str] = frozenset()
+    misses_files: bool
+    began_with: frozenset[str]
 
     @property
     def loss_limit(self) -> float | None:
@@ -209,12 +209,12 @@ def why_not_comparable(one: Measured, other: Measured) -> str:
         return "they used the samples of an epoch differently (is the sampler seeded?)"
     if (one.state is None) != (other.state is None):
         return "what it ended with was seen of one only"
-    if one.state is not None and other.state is not None:
-        first, second = (
-            [each.get("digest") for each in state.states] for state in (one.state, other.state)
-        )
-        if first != second:
-            return "they ended with different parameters (does the script set its seeds?)"
+    first, second = (
+        None if state is None else [each.get("digest") for each in state.states]
+        for state in (one.state, other.state)
+    )
+    if first != second:
+        return "they ended with different parameters (does the script set its seeds?)"
     return ""
 
 
@@ -256,7 +256,7 @@ def _unfit(history: History, outcome: str, reason: str, program: str, said: str)
 def _how_to_begin_afresh(history: History) -> str:
     """Say how to keep old checkpoints from the runs; name where this one wrote most at once."""
     written = [each.event for each in history.of_kind(FileWritten)]
-    largest = max(written, key=lambda event: event.size or 0, default=None)
+    largest = max(written, key=_size, default=None)
     where = "FOLDER" if largest is None else largest.path.partition("/")[0]
     return (
         f"--leave-out={where} leaves old files out of the copy of the "
@@ -294,13 +294,9 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
     groups: dict[str, list[tuple[FileWritten, int]]] = defaultdict(list)
     for entry in history.of_kind(FileWritten):
         done = sum(1 for step in first.steps if step.at <= entry.at)
-        if done and (entry.event.size or 0) >= _SMALLEST_CHECKPOINT:
+        if done and _size(entry.event) >= _SMALLEST_CHECKPOINT:
             groups[pattern_of(entry.event.path)].append((entry.event, done))
-    named = {
-        pattern: found
-        for pattern, found in groups.items()
-        if len({done for _, done in found}) > 1 or len(found) > 1
-    }
+    named = {pattern: found for pattern, found in groups.items() if len(found) > 1}
     finals = {p: f for p, f in named.items() if f[-1][0].how == "moved"} or named
     if not finals:
         return None
@@ -310,7 +306,7 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
         # A file may be told of twice, and late; of each rank's own there are twice as many names.
         names = len({(event.path, done) for event, done in files})
         is_shared = 2 * names < 3 * len({done for _, done in files})
-        return bool(_USUAL.search(pattern)), is_shared, max(e.size or 0 for e, _ in files)
+        return bool(_USUAL.search(pattern)), is_shared, max(_size(e) for e, _ in files)
 
     chosen = max(finals, key=preference)
     return Checkpoints(
@@ -322,22 +318,25 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
 
 def _written_as(named: str, history: History) -> str:
     """Return what files are called while they are written that are then given another name."""
-    entries = history.of_kind(FileWritten)
-    if not any(e.event.how == "moved" and pattern_of(e.event.path) == named for e in entries):
-        return named
     folder = named.rpartition("/")[0]
     before: Counter[str] = Counter()
     last = ""
-    for entry in entries:
+    for entry in history.of_kind(FileWritten):
         if entry.event.how == "written" and entry.event.path.rpartition("/")[0].startswith(
             folder.partition("*")[0]
         ):
             last = pattern_of(entry.event.path)
         elif pattern_of(entry.event.path) == named and last:
             before[last] += 1
-    pattern, times = before.most_common(1)[0] if before else (named, 1)
+    if not before:
+        return named
+    pattern = max(before, key=lambda each: before[each])
     # Names drawn by chance are never the same: then any file of the folder is meant.
-    return pattern if times > 1 or not before else os.path.join(folder, "*")
+    return pattern if before[pattern] > 1 else os.path.join(folder, "*")
+
+
+def _size(event: FileWritten) -> int:
+    return event.size or 0
 
 
 def pattern_of(path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,62 +22,21 @@ from elastic_harness.history.judge import judge_checks
 
 from pytest_elastic.events.model import AgentExited, Event, JobEnded
 from tests.unit.checkup.undisturbed import undisturbed
+from tests.unit.checkup.written_cards import ALL, resumed, use, written
 from tests.unit.history import trained
 from tests.unit.history.story import Story
 
-ALL = {"job": "succeeded", "steps_lost": 3, "samples": "exactly_once", "no_survivors": True}
 
-
-def resumed(at: int, *, skips: int = 0) -> Story:
-    """Tell a job that is killed after step 6 and resumes at a step, in the data `skips` later."""
-    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 0)
-    use(story, 1, range(1, 7), 0)
-    story.fault("fault").wait(2.5).gone(1)
-    story.round(2, ["n1", "n2"])
-    for rank in (0, 1):
-        story.resume(2, rank, at)
-    use(story, 2, range(at + 1, 13), skips)
-    return story.finish(2).end()
-
-
-def use(story: Story, number: int, steps: range, skips: int) -> None:
-    """Let both ranks of a round make steps, each with a sample of its own."""
-    for step in steps:
-        epoch, place = divmod(step - 1 + skips, 4)
-        for rank in (0, 1):
-            story.drawn(number, rank, step, 2 * place + rank, epoch=epoch).step(number, rank, step)
+def test_rows_and_their_card_are_as_they_are_written_down() -> None:
+    """`written_cards` says how to write them anew: then read what has changed."""
+    assert written() == Path(__file__).with_name("cards.txt").read_text("utf-8")
 
 
 def row(story: Story, name: str = "worker-killed") -> Row:
     """Return the row of a run."""
-    judged = judge_checks(story.history, [bind(name, value) for name, value in ALL.items()])
+    judged = judge_checks(story.history, [bind(name, value) for name, value in ALL])
     seen = measure(undisturbed().history, "succeeded", "", "train.py")
     return row_of(name, "A title", story.history, judged, seen, tolerance=1e-6, directory="runs/x")
-
-
-def test_a_row_has_what_the_fault_cost() -> None:
-    """Steps that were made again, the longest time without one, and every sample once."""
-    found = row(resumed(4))
-    assert (found.outcome, found.survived, found.steps_lost) == ("valid", True, 2)
-    assert (found.samples_lost, found.samples_again) == (0, 0)
-    assert found.pause_s is not None
-    assert 2.5 <= found.pause_s < 3
-    assert found.causes == ()
-
-
-def test_samples_that_a_resume_leaves_out_are_counted_and_explained() -> None:
-    """One step of two ranks is left out; what is used instead lies beyond the end."""
-    found = row(resumed(4, skips=1))
-    assert (found.outcome, found.samples_lost, found.samples_again) == ("invalid", 2, 2)
-    assert found.causes[0].startswith("samples: ")
-    assert found.causes[-1].startswith("to mend it: Save the place in the data")
-
-
-def test_a_preemption_that_loses_steps_and_samples_is_mended_in_two_ways() -> None:
-    """To save when SIGTERM comes does not save the place in the data."""
-    found = row(resumed(2, skips=1), "preempted")
-    told = [cause for cause in found.causes if cause.startswith("to mend it: ")]
-    assert [each.split()[3] for each in told] == ["Handle", "Save"]
 
 
 @pytest.mark.parametrize(
@@ -97,16 +57,6 @@ def test_each_clause_that_does_not_hold_says_what_mends_it(clause: str, advice: 
     found = row_of("worker-exits", "", history, judged, seen, tolerance=1e-6, directory="runs/x")
     assert (found.survived, found.outcome) == (True, "invalid")
     assert advice in found.causes[-1], found.causes
-
-
-def test_of_a_job_that_failed_nothing_more_is_said_than_that() -> None:
-    """What it did not come to is not lost, and a step that never came is no pause."""
-    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 0)
-    use(story, 1, range(1, 7), 0)
-    story.fault("fault").wait(1).gone(1)
-    found = row(story.end(outcome="failed"))
-    assert (found.survived, found.pause_s, found.samples_lost) == (False, None, None)
-    assert [cause.partition(":")[0] for cause in found.causes] == ["job"]
 
 
 @pytest.mark.parametrize(
@@ -153,18 +103,6 @@ def test_a_sample_that_was_repeated_to_fill_up_is_not_lost_where_it_is_used_once
     seen = replace(seen, samples=(size, padded))
     found = row_of("one", "One", history, judged, seen, tolerance=1e-6, directory="runs/x")
     assert (found.samples_lost, found.samples_again) == (0, 0)
-
-
-def test_a_job_that_goes_on_from_an_earlier_run_is_unknown() -> None:
-    """Its checkpoint lies where runs share it, so that what it shows is not its own."""
-    story = Story().round(1, ["n1", "n2"])
-    for rank in (0, 1):
-        story.resume(1, rank, 3)
-    use(story, 1, range(4, 13), 0)
-    found = row(story.finish(1).end())
-    assert found.outcome == "unknown"
-    (cause,) = found.causes
-    assert "a checkpoint of an earlier run" in cause
 
 
 @pytest.mark.parametrize(("began_with", "outcome"), [("a", "valid"), ("b", "unknown")])
