@@ -27,11 +27,7 @@ from pytest_elastic.rendezvous.consensus.voter import Voter
 from pytest_elastic.rendezvous.follower.connection import Connection
 from pytest_elastic.rendezvous.follower.departure import Departure
 from pytest_elastic.rendezvous.follower.worker_group import WorkerGroup
-from pytest_elastic.rendezvous.machine import (
-    ConnectionPhase,
-    GroupPhase,
-    Shared,
-)
+from pytest_elastic.rendezvous.machine import ConnectionPhase, GroupPhase, Shared
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.reachability import PeerDials
 
@@ -92,15 +88,11 @@ class Follower:
     @property
     def known_job(self) -> KnownJob | None:
         """What is known of the job that this node is in, if it has accepted a record of one."""
-        record, base = self.voter.record, self.voter.base
+        voter = self.voter
+        record, base, number = voter.record, voter.base, voter.number
         if record is None or base is None:
             return None
-        return KnownJob(
-            record=record,
-            base=base,
-            number=self.voter.number,
-            restarts_used=self.voter.restarts_used,
-        )
+        return KnownJob(record=record, base=base, number=number, restarts_used=voter.restarts_used)
 
     def step(self, input: v.FollowerInput, now: float) -> tuple[v.FollowerCommand, ...]:
         """Take one input in; return what is to be done, in order."""
