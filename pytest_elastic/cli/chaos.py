@@ -273,7 +273,7 @@ def _run(runs: Runs, shown: str, names: Sequence[str], tell: Callable[[str], Non
     if (saved := seen.checkpoints) is not None:
         saves = f"saves {saved.named} every {saved.interval} steps"
     else:
-        saves = "what it saves was not seen" if seen.misses_files else "saves nothing"
+        saves = "what it saves was not seen" if seen.misses_files else "no checkpoint was seen"
     tell(f"  {seen.steps} steps of {1000 * seen.step_s:.3g} ms on {seen.world_size} ranks; {saves}")
     runs.notes += [f"{what}: {why}" for what, why in seen.unseen.items()]
     if (limit := seen.loss_limit) is not None:

@@ -232,6 +232,19 @@ def test_a_script_without_torch_is_checked_by_the_steps_it_reports(tmp_path: Pat
     assert "If the script saves elsewhere, by an absolute path" in " ".join(done.stdout.split())
 
 
+def test_what_three_ranks_add_up_ends_with_the_same_to_the_bit(tmp_path: Path) -> None:
+    """DDP's buckets of before and after a restart would add gradients in another order.
+
+    Its checkpoints have a digest in their names.
+    """
+    shutil.copy(ROOT / "examples/train.py", tmp_path)
+    words = ["--nodes=1", "--nproc-per-node=3", "--cluster=process", "--only=worker-killed"]
+    done = check_up(*words, "train.py", "--steps=30", "--checkpoint-every=6", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "saves checkpoints/checkpoint-*-*-*.pt every 6 steps" in done.stdout
+    assert "same" in rows_of(done.stdout)["worker-killed"], done.stdout
+
+
 def test_a_terminal_shows_what_is_under_way(tmp_path: Path) -> None:
     """In its last line, with seconds."""
     (tmp_path / "train.py").write_text(WITHOUT_TORCH.replace("0.02", "0.1"))

@@ -68,6 +68,10 @@ MISSED_FILES = (
 )
 # Fewer bytes are a note (a step number, a log line) and no checkpoint.
 _SMALLEST_CHECKPOINT = 256
+_VARIES = re.compile(
+    r"(?<![^\W_])(?:[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}|(?=[a-f]*\d)[\da-f]{6,})(?![^\W_])|\d+",
+    re.IGNORECASE,
+)
 _USUAL = re.compile(r"\.(pt|pth|bin|ckpt|distcp|safetensors|npz|pkl|pickle)\b")
 
 
@@ -340,5 +344,5 @@ def _size(event: FileWritten) -> int:
 
 
 def pattern_of(path: str) -> str:
-    """Return a path with `*` in place of its numbers."""
-    return re.sub(r"\d+", "*", path)
+    """Return a path with `*` in place of its numbers, digests and UUIDs."""
+    return _VARIES.sub("*", path)

@@ -209,6 +209,30 @@ def _runs() -> Iterator[tuple[str, Story]]:
             ]
         ),
     )
+    digests = {3: "3fa9c1d0", 6: "abcdef00", 9: "00decade", 12: "C0FFEE12"}
+    yield (
+        "names with a digest",
+        undisturbed(
+            saves=lambda step: (
+                [(f"ck-{step}-{digests[step]}.pt", "written", 900)] if step in digests else []
+            )
+        ),
+    )
+    uuids = (f"{part}-00aa-abcd-beef-abcdefabcdef" for part in ("abcdefab", "fedcbafe"))
+    names = dict(zip((6, 12), uuids, strict=True))
+    yield (
+        "names with a UUID",
+        undisturbed(
+            saves=lambda step: [(f"{names[step]}.pt", "written", 900)] if step in names else []
+        ),
+    )
+    words = {6: "decade", 12: "facade"}
+    yield (
+        "names of words are files of their own",
+        undisturbed(
+            saves=lambda step: [(f"{words[step]}.pt", "written", 900)] if step in words else []
+        ),
+    )
     yield "nothing is saved, and no end is seen", undisturbed(saves=lambda _: [], digest=None)
     yield "rank 1 began elsewhere", _told(undisturbed(), ResumeObserved, 1, step=3)
     yield "where rank 1 began is not known", _told(undisturbed(), ResumeObserved, 1, step=None)

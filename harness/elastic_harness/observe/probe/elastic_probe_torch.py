@@ -5,9 +5,9 @@
 
 Nothing here imports torch: it waits behind the import system, or finds torch loaded in an
 interpreter that was warm. Nothing of the user's is wrapped; steps come from the global hooks that
-torch has for such purposes. Only `torch.autograd.backward`, which has no hook, is wrapped, where
-the state at the end is asked for. Data loaders and that state are seen on request only, by modules
-of their own.
+torch has for such purposes. Where the state at the end is asked for, `torch.autograd.backward`,
+which has no hook, is wrapped, and DistributedDataParallel keeps its first buckets. Data loaders and
+that state are seen on request only, by modules of their own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,11 @@ class TorchSide:
 
     def install(self) -> None:
         """Attach to torch's modules now, or as soon as the script imports them."""
-        after = {"torch.optim.optimizer": self._on_optimizers}
+        after: dict[str, Callable[[ModuleType], None]] = {
+            "torch.optim.optimizer": self._on_optimizers
+        }
+        if self._probe.wants_hash:
+            after["torch.nn.parallel.distributed"] = _keep_first_buckets
         if self._probe.wants_samples:
             loaders = self._probe.load("elastic_probe_loaders").Loaders(self._probe)
             after["torch.utils.data.dataloader"] = loaders.watch
@@ -60,7 +64,7 @@ class TorchSide:
             if (module := sys.modules.get(name)) is not None:
                 after.pop(name)(module)
         if after:
-            sys.meta_path.insert(0, _AfterImport(after))  # type: ignore[arg-type]
+            sys.meta_path.insert(0, _AfterImport(after))
         self._probe.steps.has_optimizer = _has_optimizer
         self._probe.on_step = self._look_for_group
         self._probe.on_finish = self._on_finish
@@ -250,6 +254,16 @@ class _CallingLoader:
             self._callback(module)
         except Exception:  # noqa: BLE001, S110 (another torch than we know: nothing is observed)
             pass
+
+
+def _keep_first_buckets(_module: ModuleType) -> None:
+    """Have DistributedDataParallel add gradients in one order, before and after a restart.
+
+    It arranges its buckets anew after the first step of each process. From three ranks on, sums of
+    other buckets are rounded otherwise, and a restart alone makes a job end with other parameters.
+    """
+    native: Any = sys.modules["torch._C._distributed_c10d"]
+    native.Reducer._rebuild_buckets = lambda _: False  # noqa: SLF001 (there is no public way)
 
 
 def _rate_of(optimizer: Any) -> float | None:
