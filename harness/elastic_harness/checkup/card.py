@@ -19,7 +19,7 @@ from elastic_harness.history.events import FaultFired
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement, judge, judge_checks, overall, unmet
 from elastic_harness.history.verdict import Outcome
-from elastic_harness.report.cause import failed_first, why_it_ended
+from elastic_harness.report.cause import failed_first, leases_lost_unasked, why_it_ended
 from pytest_elastic.events.model import WorkersStopped
 
 __all__ = [
@@ -52,8 +52,10 @@ _ADVICE: Mapping[str, str] = {
     "code that is not 0, or the launcher does not start it again.",
     "no_survivors": "End the processes that the script starts, also when it is killed.",
     "no_strays": "End the processes that the script starts before it ends.",
-    "restarts": "Look for time limits that are too short for a slow network.",
+    "world_sizes": "Look for time limits that are too short for a slow network.",
 }
+# What a machine that is short of processor time may cost a right script.
+_COST_BY_DELAYS = frozenset({"ends_in_time", "job", "restarts", "steps_lost", "world_sizes"})
 _ADVICE_FOR_A_HANG = (
     "Have every rank call the same collectives in the same order, also after a restart, where "
     "some ranks may have found a checkpoint and others not."
@@ -106,20 +108,25 @@ def row_of(
     by_name = {each.name: each for each in judgements}
     job = by_name.get("job")
     has_survived = bool(job)
+    survived = None if job is None or job.verdict.outcome is Outcome.UNKNOWN else has_survived
     # Of a job that did not survive, all that it did not come to would be lost.
     lost, again = _samples(history, seen) if has_survived else (None, None)
-    found = losses(history)
+    lost_steps = losses(history)
     outcome = overall(judgements).outcome.value
     causes = tuple(_causes(name, history, judgements, seen))
     if has_survived and _began_late(history, seen):
         outcome, causes = Outcome.UNKNOWN.value, (_NOT_FRESH,)
+    elif delayed := _why_delayed(history, judgements):
+        found = (each for each in causes if not each.startswith("to mend it"))
+        outcome, causes = Outcome.UNKNOWN.value, (delayed, *found)
+        survived = survived or None
     return Row(
         name=name,
         title=title,
         outcome=outcome,
-        survived=None if job is None or job.verdict.outcome is Outcome.UNKNOWN else bool(job),
+        survived=survived,
         pause_s=_longest_pause(history) if has_survived else None,
-        steps_lost=None if found is None else sum(loss.steps for loss in found),
+        steps_lost=None if lost_steps is None else sum(loss.steps for loss in lost_steps),
         samples_lost=lost,
         samples_again=again,
         state=_state(by_name, history, tolerance),
@@ -127,6 +134,18 @@ def row_of(
         causes=causes,
         directory=directory,
     )
+
+
+def _why_delayed(history: History, judgements: Sequence[Judgement]) -> str:
+    """Say why a job may not have ended as it should by no fault of the script's; "" if not."""
+    found = {each.name for each in judgements if _is_invalid(each)}
+    if not found or found - _COST_BY_DELAYS:
+        return ""
+    if lost := leases_lost_unasked(history):
+        return f"leases were lost {lost}"
+    if "ends_in_time" in found and not history.of_kind(FaultFired):
+        return "it had not come to the fault by its limit: was this machine busy? Try --jobs=1"
+    return ""
 
 
 def judge_undisturbed(history: History) -> Sequence[Judgement]:
@@ -276,7 +295,14 @@ def _causes(
         )
         return
     if "ends_in_time" in names:
-        yield f"to mend it: {_ADVICE_FOR_A_HANG}"
+        mend = _ADVICE_FOR_A_HANG
+        for last in history.worlds.rounds[-1:]:
+            if (came := len(last.workers)) < last.world_size:
+                mend = (
+                    f"Of the {last.world_size} ranks that the launcher told of, {came} came up: "
+                    "have it start all, or make do with fewer."
+                )
+        yield f"to mend it: {mend}"
         return
     if name == "preempted" and not names and _ended_with_the_fault(history):
         yield (

@@ -25,7 +25,12 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.history import History
 from elastic_harness.history.worlds import WorkerView
-from elastic_harness.report.cause import failed_first, lines_of, why_it_ended
+from elastic_harness.report.cause import (
+    failed_first,
+    leases_lost_unasked,
+    lines_of,
+    why_it_ended,
+)
 from pytest_elastic.errors import UsageError
 
 __all__ = [
@@ -97,6 +102,7 @@ class Checkpoints:
 class Measured:
     """What was seen of the run; what could not be seen is None, with the reason in `unseen`.
 
+    The first step was done after `start_s`, the last one `seconds` later.
     `epoch_ends` are the steps behind which an epoch of the data ends and another one begins.
     `misses_files`: whether the script saves, and how often, is not known. `began_with` are digests
     of the parameters that the ranks began with, where only these tell how many steps were done;
@@ -105,6 +111,7 @@ class Measured:
 
     world_size: int
     steps: int
+    start_s: float
     seconds: float
     is_global: bool
     checkpoints: Checkpoints | None
@@ -134,7 +141,7 @@ def measure(
 
     Raises UsageError, in one sentence, for a program that the battery cannot be made for.
     """
-    if outcome != "succeeded":
+    if outcome != "succeeded" or any(world.last_step for world in history.worlds.rounds[:-1]):
         raise _unfit(history, outcome, reason, program, said)
     workers = [worker for world in history.worlds.rounds[-1:] for worker in world.workers.values()]
     if not workers:
@@ -191,6 +198,7 @@ def measure(
     return Measured(
         world_size=len(workers),
         steps=steps,
+        start_s=first.steps[0].at - history.start,
         seconds=first.steps[-1].at - first.steps[0].at,
         is_global=is_global,
         checkpoints=checkpoints,
@@ -234,12 +242,22 @@ def without_what_differs(one: Measured, other: Measured) -> Measured:
 
 
 def _unfit(history: History, outcome: str, reason: str, program: str, said: str) -> UsageError:
+    """Say why nothing can be compared with a run without a fault; the machine's part goes first."""
+    ended = why_it_ended(history)
+    if lost := leases_lost_unasked(history):
+        why = f"lost leases in a run without any fault, {lost}"
+        return UsageError(f"the launcher of {program} {why}", hint="Try --jobs=1 first.")
+    if outcome == "aborted":
+        return UsageError(
+            f"the harness could not run {program} to its end: {reason}",
+            hint="Had the machine memory enough? `pytest-elastic doctor` looks at what it needs.",
+        )
     if outcome == "limit":
         return UsageError(
             f"{program} had not ended by its limit, without any fault",
             hint="Give it fewer steps, or more time: --limit=20m.",
         )
-    failed, ended = failed_first(history), why_it_ended(history)
+    failed = failed_first(history)
     why = said or reason
     if ended and not ended.startswith("failed: "):
         why = ended
@@ -254,6 +272,8 @@ def _unfit(history: History, outcome: str, reason: str, program: str, said: str)
             "the working folder, and large files: they are your own. Let it save by a relative "
             "path, in a folder that is new."
         )
+    if outcome == "succeeded":
+        return UsageError(f"{program} is restarted without any fault: {why}", hint=hint)
     return UsageError(f"{program} fails without any fault: {why}", hint=hint)
 
 

@@ -161,9 +161,13 @@ def why_it_ended(history: History) -> str:
 def leases_lost_unasked(history: History) -> str:
     """Return which nodes lost their lease before anything could have cost them that; else "".
 
-    Launchers that get no processor time are late with their heartbeats.
+    Launchers that get no processor time are late with their heartbeats. What hits workers alone
+    costs no lease.
     """
-    causes = [each.at for each in history.of_kind(FaultFired) if each.event.disturbs]
+    faults = [each for each in history.of_kind(FaultFired) if each.event.disturbs]
+    causes = [
+        each.at for each in faults if each.event.nodes or each.event.links or not each.event.workers
+    ]
     causes += [each.at for each in (*history.of_kind(ProcessExited), *history.of_kind(NodeStopped))]
     before = min(causes, default=float("inf"))
     nodes = [each.node for each in history.of_kind(LeaseLost) if each.at < before]
@@ -171,7 +175,7 @@ def leases_lost_unasked(history: History) -> str:
         return ""
     times = "once" if len(nodes) == 1 else f"{len(nodes)} times"
     return (
-        f"{times}, before any fault, on {', '.join(sorted(set(nodes), key=natural_key))}: was this "
+        f"{times} on {', '.join(sorted(set(nodes), key=natural_key))}, by no fault: was this "
         "machine short of processor time? Run less at once, or set a longer lease (--rdzv-conf)"
     )
 

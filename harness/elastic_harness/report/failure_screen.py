@@ -2,7 +2,7 @@
 
 In the order of a reader's questions: what was expected and where that is written; why it does not
 hold; what happened, a column for each node; how far things had come, and why the launcher ended the
-job; whether leases were lost before any fault; what failed first, and what it said; where the ranks
+job; whether leases were lost by no fault; what failed first, and what it said; where the ranks
 of a job stand that hangs; where all of it lies; and, last, the command that does it again.
 """
 

@@ -158,7 +158,7 @@ def test_a_job_whose_steps_are_not_known_is_not_valid_for_it() -> None:
     uncounted = replace(seen(), is_global=False)
     assert clauses(uncounted) == ["job", "steps_lost", "parameters", "optimizer"]
     assert clauses(uncounted, "slow-link") == [
-        "job", "restarts", "samples", "parameters", "optimizer",
+        "job", "world_sizes", "samples", "parameters", "optimizer",
     ]  # fmt: skip
 
 

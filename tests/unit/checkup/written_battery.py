@@ -39,6 +39,7 @@ def _jobs() -> Iterator[tuple[str, Checkup, Measured]]:
         Checkup(job=_JOB),
         replace(
             found,
+            start_s=6.0,
             seconds=4.455,
             world_size=3,
             checkpoints=every_seven,

@@ -22,7 +22,7 @@ from elastic_harness.checkup.measured import Measured, measure
 from elastic_harness.history.checkers import bind
 from elastic_harness.history.judge import judge_checks
 
-from pytest_elastic.events.model import WorkersStopped
+from pytest_elastic.events.model import LeaseLost, WorkersStopped
 from tests.unit.checkup.undisturbed import undisturbed
 from tests.unit.history import trained
 from tests.unit.history.story import Story
@@ -67,6 +67,19 @@ def _failed_at(step: int) -> Story:
 def _left(story: Story) -> Story:
     """Let the launchers have left processes behind."""
     return story.tell("agent", "n1", WorkersStopped(round=1, duration_s=1, strays=("sleep 9",)))
+
+
+def _delayed(*, ranks: int = 2, fires: bool = False, finishes: bool = False) -> Story:
+    """Tell a job that loses a lease before its fault, and resumes five steps before."""
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 8)
+    if fires:
+        story.fault("fault")
+    story.tell("agent", "n2", LeaseLost(round=1, reason="silence")).gone(1)
+    for rank in range(ranks):
+        story.hello(2, f"n{rank + 1}", rank, 2)
+    if ranks == 2:
+        story.steps(2, 4, 12)
+    return story.finish(2).end() if finishes else story.end("limit")
 
 
 def _counts_anew(
@@ -143,6 +156,29 @@ def _cases() -> Iterator[tuple[str, str, Story, Sequence[Asked], Measured]]:
     )
     yield "a killed worker ends the job", name, _failed_at(3).end("failed"), ALL, seen
     yield "it hangs", name, _failed_at(3).end("limit"), (("ends_in_time", None), SAMPLES), seen
+    limit = ("ends_in_time", None)
+    yield "a lease is lost, and it hangs", name, _delayed(), (limit, JOB), seen
+    yield "a lease is lost to the fault, and it hangs", name, _delayed(fires=True), (limit,), seen
+    yield "a lease is lost, and steps with it", name, _delayed(finishes=True), (JOB, LOST), seen
+    asked: Sequence[Asked] = (JOB, LOST, ("finished_at", 13))
+    yield "a lease is lost, and a step is missing", name, _delayed(finishes=True), asked, seen
+    yield "a lease is lost, and all is well", name, _delayed(finishes=True), (JOB,), seen
+    yield "a rank does not come up", name, _delayed(ranks=1, fires=True), (limit,), seen
+    half = Story().hello(1, "n1", 0, 2).fault("fault").gone(1).round(2, ["n1", "n2"]).end("limit")
+    yield "a rank does not come up at first", name, half, (limit,), seen
+    slow = Story().round(1, ["n1", "n2"]).steps(1, 1, 4).end("limit")
+    yield "it does not come to the fault", name, slow, (limit,), seen
+    yield (
+        "it does not come to the fault, and loses steps",
+        name,
+        slow,
+        (("world_sizes", [1]),),
+        seen,
+    )
+    none = Story().end("limit")
+    yield "no rank comes up", name, none, (limit, SAMPLES), seen
+    none = Story().fault("fault").end("limit")
+    yield "no rank comes up after the fault", name, none, (limit, SAMPLES), seen
     yield "what became of the job is not known", name, _failed_at(3), ALL, seen
     yield "the job was not asked for", name, resumed(4), (LOST, SAMPLES), seen
     yield (
@@ -181,7 +217,7 @@ def _cases() -> Iterator[tuple[str, str, Story, Sequence[Asked], Measured]]:
         ("rank 0 counts nothing", {0: 0, 1: 9}, {}),
     ):
         yield title, name, _counts_anew(last, **more), (JOB, FINISHED), seen
-    asked: Sequence[Asked] = (JOB, ("finished_at", 9), SAMPLES)
+    asked = (JOB, ("finished_at", 9), SAMPLES)
     yield "the second round makes no step", name, _three_rounds(6, 0, 9), (JOB, FINISHED), seen
     yield "it ends where it should", name, _counts_anew({0: 9, 1: 9}), asked, seen
     yield (

@@ -30,7 +30,7 @@ from elastic_harness.history.events import (
 )
 
 from pytest_elastic.errors import UsageError
-from pytest_elastic.events.model import JobEnded, WorkerExited
+from pytest_elastic.events.model import JobEnded, LeaseLost, WorkerExited
 from tests.unit.checkup.undisturbed import Saved, undisturbed
 from tests.unit.history.story import Story
 
@@ -63,7 +63,7 @@ def _each(*files: tuple[str, str, int], every: int = 3) -> Saves:
 
 def _two_rounds() -> Story:
     """All is shown by the last round, and one rank of it makes a step less."""
-    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 2).gone(1).round(2, ["n1", "n2"])
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 0).gone(1).round(2, ["n1", "n2"])
     for rank in (1, 0):
         story.resume(2, rank, 0)
     for step in range(1, 13):
@@ -82,6 +82,17 @@ def _saves_before_and_with_a_step() -> Story:
             story.at -= 0.01
             story.tell("cluster", "", FileWritten(path="ck.pt", how="written", size=999))
     return story.finish(1).end()
+
+
+def _restarted(*, steps: int, lease: bool = False) -> Story:
+    """Tell a run that is restarted after so many steps, though nothing disturbs it."""
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, steps)
+    raised = WorkerRaised(pid=story.pids[1, 1], rank=1, error="OSError", message="a flaky disk")
+    if lease:
+        story.tell("agent", "n2", LeaseLost(round=1, reason="silence"))
+    else:
+        story.tell("worker", "n2", raised)
+    return story.gone(1).round(2, ["n1", "n2"]).steps(2, steps + 1, 12).finish(2).end()
 
 
 def _runs() -> Iterator[tuple[str, Story]]:
@@ -264,6 +275,9 @@ def _runs() -> Iterator[tuple[str, Story]]:
     yield "nine steps", undisturbed(steps=9)
     yield "no step", undisturbed(steps=0)
     yield "no worker", Story()
+    yield "a rank raises after its second step", _restarted(steps=2)
+    yield "a rank raises before its first step", _restarted(steps=0)
+    yield "a lease is lost after the second step", _restarted(steps=2, lease=True)
     for sizes in ((300, 900), (900, 300), (1, 0), (0, 1)):
         files = [(f"{name}/x", "written", size) for name, size in zip("pq", sizes, strict=True)]
         story = undisturbed(begins=2, saves=lambda step, f=files: f if step == 4 else ())  # type: ignore[misc]
@@ -274,6 +288,8 @@ def _runs() -> Iterator[tuple[str, Story]]:
 def _failures() -> Iterator[tuple[str, Story, str, str]]:
     """Yield what does not end well, with its outcome and what was printed where it failed."""
     yield "no end", Story(), "limit", ""
+    yield "no end, and a lease is lost", _restarted(steps=2, lease=True), "limit", ""
+    yield "the cluster is lost", Story(), "aborted", "ValueError: no"
     yield "a read-only file", Story(), "failed", "OSError: Read-only file system: 'x'"
     printed = ("Loading", "ValueError: no", "printed last")
     for message in ("", "ValueError: no"):
@@ -308,9 +324,10 @@ def _measured(story: Story, outcome: str, said: str) -> Iterator[str]:
         yield f"  {error.message}"
         yield f"  {error.hint}"
         return
+    whole = f"{'' if seen.is_global else 'not '}counted over the whole training"
     yield (
-        f"  {seen.steps} steps of {seen.step_s:.3f} s on {seen.world_size} ranks,"
-        f" {'' if seen.is_global else 'not '}counted over the whole training"
+        f"  from {seen.start_s:.2f} s on, {seen.steps} steps of {seen.step_s:.3f} s"
+        f" on {seen.world_size} ranks, {whole}"
     )
     if (saved := seen.checkpoints) is not None:
         yield f"  writes {saved.written}, named {saved.named}, at {saved.steps}: {saved.interval}"

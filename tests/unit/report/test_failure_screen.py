@@ -206,7 +206,7 @@ def test_a_job_that_succeeded_is_not_called_lost_because_a_node_was_cut_off() ->
     assert "job ended" not in failure_screen(story.history, [], run_directory="/x", command="y")
 
 
-def test_leases_that_are_lost_before_any_fault_are_told() -> None:
+def test_leases_that_are_lost_by_no_fault_are_told() -> None:
     """A machine that is short of processor time looks like a launcher that does not work."""
     lost = LeaseLost(round=1, reason="the lease of 1.25 s from n1 ran out")
     story = Story().tell("agent", "n2", lost)
@@ -215,13 +215,22 @@ def test_leases_that_are_lost_before_any_fault_are_told() -> None:
         screen = failure_screen(story.history, [], run_directory="/x", command="y")
         return next((line for line in screen.splitlines() if line.startswith("leases lost")), "")
 
-    assert "once, before any fault, on n2: was this machine short of processor time?" in said()
+    assert "once on n2, by no fault: was this machine short of processor time?" in said()
     story.tell("agent", "n10", lost).tell("agent", "n2", lost)
-    assert "3 times, before any fault, on n2, n10: was this machine" in said()
+    assert "3 times on n2, n10, by no fault: was this machine" in said()
     story = Story().tell("cluster", "n1", NodeStopped(cause="crash")).tell("agent", "n2", lost)
     assert said() == "", "its leader may have been there"
     story = Story().fault("cut").tell("agent", "n2", lost)
     assert said() == ""
+    story = Story().fault("crash", workers=(("n1", 0, 9),)).tell("agent", "n2", lost)
+    assert said(), "a worker keeps no lease"
+    story = Story().fault("oom", workers=(("n1", 0, 9),), nodes=("n1",)).tell("agent", "n2", lost)
+    assert said() == ""
+    story = Story().fault("cut", workers=(("n1", 0, 9),), links=(("n1", "n2"),))
+    story.tell("agent", "n2", lost)
+    assert said() == ""
+    story = Story().fault("capture", disturbs=False).tell("agent", "n2", lost)
+    assert said()
 
 
 def test_who_is_ended_with_the_run_has_not_failed() -> None:
