@@ -19,7 +19,9 @@ from elastic_harness.history.events import (
     RunEnded,
     SurvivorFound,
     SurvivorsSought,
+    WorkerFinished,
     WorkerGone,
+    WorkerRaised,
 )
 from elastic_harness.history.verdict import Outcome
 from msgspec.structs import replace
@@ -95,6 +97,50 @@ def used(restarts: int) -> Story:
     """Say after one round that so many restarts were used, where one is allowed."""
     ended = RoundEnded(round=1, reason="", charged=True, restarts_used=restarts)
     return Story(max_restarts=1).round(1, TWO).tell("agent", "n1", ended)
+
+
+def swallowed(result: str, node: str, *, exempt: tuple[str, ...] = ()) -> Story:
+    """Let a launcher say how the job ended, another one that it was well, and both end with 0."""
+    story = Story().tell("agent", "n1", JobEnded(result="lost", reason="not yet"))
+    story.tell("agent", node, JobEnded(result=result, reason="why"))
+    story.tell("agent", "n2", JobEnded(result="succeeded", reason="all did"))
+    return story.end(exempt=exempt)
+
+
+def dead(
+    *,
+    hit: tuple[str, int, int] = ("n2", 1, 9),
+    raises: bool = False,
+    pauses: bool = False,
+    finishes: bool = False,
+    goes: bool = True,
+    early: bool = False,
+    late: bool = False,
+    rounds: int = 1,
+    exempt: tuple[str, ...] = (),
+) -> Story:
+    """Let rank 1 be ended by a fault in the last round, and launchers end with 0 all the same."""
+    story = Story()
+    if early:
+        story.fault("kill", workers=(hit,))
+    story.round(1, TWO).steps(1, 1, 3)
+    if not (raises or early or late):
+        story.fault("kill", workers=(hit,), pauses=pauses)
+    pid = story.pids[1, 1]
+    if raises:
+        story.tell("worker", "n2", WorkerRaised(pid=pid, rank=1, error="E", message="m"))
+    if finishes:
+        story.tell("worker", "n2", WorkerFinished(pid=pid, rank=1))
+    if goes:
+        story.gone(1, 1)
+    if late:
+        story.fault("kill", workers=(hit,))
+    if rounds == 2:
+        story.gone(1, 0).round(2, TWO).finish(2)
+    else:
+        story.tell("worker", "n1", WorkerFinished(pid=story.pids[1, 0], rank=0))
+        story.gone(1, 0)
+    return story.end(exempt=exempt)
 
 
 def late_step(rounds: int, *, after: int, run_id: str = "job") -> Story:
@@ -381,6 +427,28 @@ ROWS: tuple[Row, ...] = (
      lambda: Story().launcher_exits({"n1": 0, "n2": 1})
      .end("failed", launchers=(), exempt=("n1",)), INVALID,
      "the job failed, it should have succeeded (exit codes: n1 0, n2 1)"),
+    ("job", "succeeded", lambda: swallowed("failed", "n1"), INVALID,
+     "the launcher of n1 exited with 0, though it had said that the job failed: why"),
+    ("job", "succeeded", lambda: swallowed("lost", "n1"), INVALID,
+     "the launcher of n1 exited with 0, though it had said that the job was lost: why"),
+    ("job", "succeeded", lambda: swallowed("failed", "n1", exempt=("n1",)), VALID,
+     "the job succeeded"),
+    ("job", "succeeded", lambda: swallowed("drained", "n1"), VALID, "the job succeeded"),
+    ("job", "failed", lambda: Story().end("failed"), VALID, "the job failed"),
+    ("job", "succeeded", dead, UNKNOWN,
+     ("rank 1 on n2 was ended, no round came after that, and all launchers exited with 0: whether "
+      "the job did its work is not known (`finished_at` asks for its last step)")),
+    ("job", "succeeded", lambda: dead(raises=True), UNKNOWN,
+     ("rank 1 on n2 raised, no round came after that, and all launchers exited with 0: whether "
+      "the job did its work is not known (`finished_at` asks for its last step)")),
+    ("recovered", None, dead, UNKNOWN,
+     "rank 1 on n2 died, and no round came after that, though all launchers exited with 0"),
+    *(("job", "succeeded", story, VALID, "the job succeeded") for story in (
+        lambda: dead(hit=("n2", 0, 9)), lambda: dead(hit=("n1", 1, 9)), lambda: dead(pauses=True),
+        lambda: dead(exempt=("n2",)), lambda: dead(finishes=True), lambda: dead(goes=False),
+        lambda: dead(raises=True, goes=False), lambda: dead(early=True), lambda: dead(late=True),
+        lambda: dead(rounds=2),
+    )),
     # --- exit_codes ---
     ("exit_codes", 0, Story, UNKNOWN, "no launcher was seen to end"),
     ("exit_codes", 0, lambda: Story().end(), VALID, "all exit codes are as expected"),
@@ -587,6 +655,9 @@ def _sought(*nodes: str) -> Record:
         ),
         ("ranks", None, lambda: Story().end("stopped"), (2,)),
         ("job", "succeeded", lambda: ended("failed", {}, "why"), (2, 3)),
+        ("job", "succeeded", lambda: swallowed("failed", "n1"), (3, 7)),
+        ("job", "succeeded", dead, (15, 20)),
+        ("recovered", None, dead, (15, 20)),
         ("restarts", 1, lambda: Story().round(1, ["n1"]).gone(1).round(2, ["n1"]), (4,)),
         ("progress", 3, lambda: Story().round(1, ["n1"]).steps(1, 1, 2), (2, 5)),
         ("recovery_time", "2s", lambda: same_moment(2), (7, 12)),

@@ -12,6 +12,7 @@ from pydantic import Discriminator, Tag
 
 from elastic_harness.finding import Finding
 from elastic_harness.history.checkers.never_seen import (
+    dead_at_the_end,
     is_stopped,
     never_started,
     nodes_ended_by_faults,
@@ -271,6 +272,8 @@ def job(history: History, parameters: JobParameters) -> Verdict:
     if ended is None:
         return unknown(_NO_END)
     found = ended.event.outcome
+    if found == parameters.outcome == "succeeded":
+        return _succeeded(history, ended)
     if found == parameters.outcome:
         return valid(f"the job {_with_was(found)}", (ended.seq,))
     if found == "limit":
@@ -293,6 +296,27 @@ def job(history: History, parameters: JobParameters) -> Verdict:
             "the other is lost, `exit_codes` says it node by node"
         )
     return invalid(reason, proof)
+
+
+def _succeeded(history: History, ended: Entry[RunEnded]) -> Verdict:
+    """Judge launchers that ended with 0 by what they said themselves, and by who was dead."""
+    exempt = nodes_ended_by_faults(history)
+    said = {each.node: each for each in history.of_kind(JobEnded) if each.node not in exempt}
+    for node, told in sorted(said.items()):
+        if told.event.result in ("failed", "lost"):
+            return invalid(
+                f"the launcher of {node} exited with 0, though it had said that the job "
+                f"{'was ' * (told.event.result == 'lost')}{told.event.result}: {told.event.reason}",
+                (told.seq, ended.seq),
+            )
+    for worker, gone in dead_at_the_end(history):
+        return unknown(
+            f"rank {worker.rank} on {worker.node} {'raised' if worker.raised else 'was ended'}, no "
+            "round came after that, and all launchers exited with 0: whether the job did its work "
+            "is not known (`finished_at` asks for its last step)",
+            (gone, ended.seq),
+        )
+    return valid("the job succeeded", (ended.seq,))
 
 
 def _with_was(outcome: str) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from elastic_harness.finding import Finding
+from elastic_harness.history.checkers.never_seen import dead_at_the_end
 from elastic_harness.history.checkers.registry import NoParameters, Parameters, checker
 from elastic_harness.history.events import FaultEffective, FaultFired, FaultHealed, RunEnded
 from elastic_harness.history.history import Entry, History
@@ -266,6 +267,12 @@ def recovered(history: History, _: NoParameters) -> Verdict:
     if len(done) == len(steps):
         return valid(f"every rank of round {last.ordinal} got on after {name}", done)
     if ended is not None and ended.event.outcome == "succeeded":
+        for worker, gone in dead_at_the_end(history):
+            return unknown(
+                f"rank {worker.rank} on {worker.node} died, and no round came after that, though "
+                "all launchers exited with 0",
+                (gone, ended.seq),
+            )
         if last.started_at < last_fault.at:
             return valid(f"the job had its success before, or soon after, {name}", (ended.seq,))
         return unknown(

@@ -17,7 +17,7 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import Verdict, unknown, valid
-from elastic_harness.history.worlds import World
+from elastic_harness.history.worlds import WorkerView, World
 from pytest_elastic.events.model import (
     Event,
     JobEnded,
@@ -27,6 +27,7 @@ from pytest_elastic.events.model import (
 )
 
 __all__ = [
+    "dead_at_the_end",
     "is_stopped",
     "never_started",
     "nodes_ended_by_faults",
@@ -45,6 +46,33 @@ def nodes_ended_by_faults(history: History) -> frozenset[str]:
     """Return the nodes whose launcher a fault has ended, or has broken for good."""
     ended = history.last(RunEnded)
     return frozenset(ended.event.ended_by_faults if ended is not None else ())
+
+
+def dead_at_the_end(history: History) -> list[tuple[WorkerView, int]]:
+    """Return the workers of the last round that certainly died, and the records that say so.
+
+    They died by a fault, or an exception: one that went without a word may have ended by
+    os._exit(0). What a node that a fault took away had is not asked.
+    """
+    killed = [
+        (entry.seq, *worker[:2])
+        for entry in history.of_kind(FaultFired)
+        if not entry.event.pauses
+        for worker in entry.event.workers
+    ]
+    exempt = nodes_ended_by_faults(history)
+    return [
+        (worker, gone)
+        for world in history.worlds.rounds[-1:]
+        for worker in world.workers.values()
+        if not worker.finished and worker.node not in exempt
+        if (gone := worker.gone_seq) is not None
+        if worker.raised
+        or any(
+            (node, rank) == (worker.node, worker.rank) and seq in range(worker.hello_seq, gone)
+            for seq, node, rank in killed
+        )
+    ]
 
 
 def not_observed(history: History, reason: str) -> Verdict:
