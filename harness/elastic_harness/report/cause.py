@@ -21,7 +21,7 @@ from elastic_harness.history.events import (
     StackSeen,
     WorkerRaised,
 )
-from elastic_harness.history.history import History
+from elastic_harness.history.history import Entry, History
 from elastic_harness.history.stacks import is_in_collective, place_in_script
 from elastic_harness.history.worlds import WorkerView, World
 from pytest_elastic.events.model import AgentExited, JobEnded, JobEnding, LeaseLost, WorkerExited
@@ -121,7 +121,12 @@ def first_failure(history: History) -> str:
         if worker.gone_seq is not None and worker.gone_seq < end and not worker.finished
     ]
     worker = min(gone, key=lambda each: each.gone_at or 0.0, default=None)
-    return "" if worker is None else str(_gone(worker))
+    if worker is not None:
+        return str(_gone(worker))
+    launcher = _launcher_that_failed(history)
+    if launcher is None or not history.worlds.rounds:
+        return ""
+    return f"the launcher of {launcher.node}, {exit_text(launcher.event.exit_code)}"
 
 
 def node_of_first_failure(history: History) -> str:
@@ -131,13 +136,19 @@ def node_of_first_failure(history: History) -> str:
         return first.node
     if told := _told_first(history):
         return str(told.get("node", ""))
+    launcher = _launcher_that_failed(history)
+    return "" if launcher is None else launcher.node
+
+
+def _launcher_that_failed(history: History) -> Entry[ProcessExited] | None:
+    """Return the first launcher that ended with an error; it may not even have begun."""
     return next(
         (
-            ended.node  # a launcher that could not even begin
+            ended
             for ended in history.of_kind(ProcessExited)
             if ended.event.role == "launcher" and ended.event.exit_code > 0
         ),
-        "",
+        None,
     )
 
 
@@ -299,11 +310,15 @@ def _failed_threads(history: History) -> Iterator[FailedWorker]:
 def _ended_first(history: History) -> FailedWorker | None:
     """Return the worker that ended first in a failed job's last round, if no launcher says more.
 
-    A worker that ends with an exit code, in order, says nothing of that code itself.
+    A worker that ends with an exit code, in order, says nothing of that code itself; if all of them
+    did after as many steps, they have come to the end of the training.
     """
     ended = history.last(RunEnded)
     world = history.worlds.current
     if ended is None or ended.event.outcome != "failed" or world is None:
+        return None
+    steps = {worker.steps_done for worker in world.workers.values()}
+    if world.is_finished and len(steps) == 1 and steps != {0}:
         return None
     workers = [worker for worker in world.workers.values() if worker.gone_at is not None]
     if history.of_kind(WorkerExited) or any(_is_ended(history, worker) for worker in workers):

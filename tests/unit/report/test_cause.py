@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
-from elastic_harness.history.events import FaultFired, LastLinesSeen, StackSeen, WorkerRaised
+from elastic_harness.history.events import (
+    FaultFired,
+    LastLinesSeen,
+    ProcessStarted,
+    StackSeen,
+    WorkerRaised,
+)
 from elastic_harness.history.history import History
-from elastic_harness.report.cause import failed_first, lines_of, where_ranks_stand
+from elastic_harness.report.cause import failed_first, first_failure, lines_of, where_ranks_stand
 from elastic_harness.report.failure_screen import failure_screen
 from elastic_harness.report.last_words import lines_about
 
@@ -131,6 +137,17 @@ def test_without_a_launcher_that_tells_who_was_gone_first_is_the_best_guess() ->
     story = three().finish(1)
     assert first(story.end("failed").history)[0] == 0
     assert failed_first(three().finish(1).end("succeeded").history) is None
+    assert first(three().steps(1, 1, 2).step(1, 2, 3).finish(1).end("failed").history)[0] == 0
+
+
+def test_a_launcher_that_fails_when_all_workers_are_done_is_named_itself() -> None:
+    """They ended in order after as many steps: none of them has failed."""
+    launcher = ProcessStarted(pid=7, role="launcher", argv=("l",))
+    story = three().tell("cluster", "n2", launcher).steps(1, 1, 3).finish(1)
+    story.launcher_exits({"n2": 2, "n3": 1})
+    history = story.end("failed", launchers=("n1",)).history
+    assert failed_first(history) is None
+    assert first_failure(history) == "the launcher of n2, exit code 2"
 
 
 def test_a_thread_is_named_if_nobody_has_failed_otherwise() -> None:
