@@ -139,7 +139,7 @@ def row_of(
 def _why_delayed(history: History, judgements: Sequence[Judgement]) -> str:
     """Say why a job may not have ended as it should by no fault of the script's; "" if not."""
     found = {each.name for each in judgements if _is_invalid(each)}
-    if not found or found - _COST_BY_DELAYS:
+    if all(judgements) or found - _COST_BY_DELAYS:
         return ""
     if lost := leases_lost_unasked(history):
         return f"leases were lost {lost}"

@@ -248,10 +248,7 @@ def _unfit(history: History, outcome: str, reason: str, program: str, said: str)
         why = f"lost leases in a run without any fault, {lost}"
         return UsageError(f"the launcher of {program} {why}", hint="Try --jobs=1 first.")
     if outcome == "aborted":
-        return UsageError(
-            f"the harness could not run {program} to its end: {reason}",
-            hint="Had the machine memory enough? `pytest-elastic doctor` looks at what it needs.",
-        )
+        return UsageError(f"the run of {program} without any fault was broken off: {reason}")
     if outcome == "limit":
         return UsageError(
             f"{program} had not ended by its limit, without any fault",

@@ -162,6 +162,8 @@ def _cases() -> Iterator[tuple[str, str, Story, Sequence[Asked], Measured]]:
     yield "a lease is lost, and steps with it", name, _delayed(finishes=True), (JOB, LOST), seen
     asked: Sequence[Asked] = (JOB, LOST, ("finished_at", 13))
     yield "a lease is lost, and a step is missing", name, _delayed(finishes=True), asked, seen
+    asked = (JOB, SAMPLES)
+    yield "a lease is lost, and no samples are known", name, _delayed(finishes=True), asked, seen
     yield "a lease is lost, and all is well", name, _delayed(finishes=True), (JOB,), seen
     yield "a rank does not come up", name, _delayed(ranks=1, fires=True), (limit,), seen
     half = Story().hello(1, "n1", 0, 2).fault("fault").gone(1).round(2, ["n1", "n2"]).end("limit")
