@@ -163,9 +163,9 @@ def _become_pytest(given: argparse.Namespace, words: Sequence[str]) -> NoReturn:
     named = {name: getattr(given, name) for name in ("launcher", "cluster", "seed", "artifacts")}
     # Options may stand behind the files as well: nothing there is a script's.
     options = [f"--elastic-{name}={value}" for name, value in named.items() if value is not None]
-    command = [sys.executable, "-m", "pytest", *options, *_renamed(words), "--elastic-keep=all"]
-    # In our place, not below us: signals and the exit code are then pytest's own.
-    os.execv(sys.executable, command)
+    pytest = [sys.executable, "-m", "pytest_elastic.plugin.chaos_session"]
+    # In our place, not below us: signals are then pytest's own.
+    os.execv(sys.executable, [*pytest, *options, *_renamed(words), "--elastic-keep=all"])
 
 
 def _renamed(words: Sequence[str]) -> list[str]:

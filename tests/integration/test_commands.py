@@ -82,6 +82,44 @@ def test_a_scenario_is_run_by_chaos_and_judged_again_by_check(tmp_path: Path) ->
     assert tampered.returncode == 3, "a history without its workers proves nothing"
 
 
+LATE = "job: {script: hello.py}\ntimeline: [{at: 50s, kill: rank 0}]"
+UNMET = "job: {script: hello.py, max_restarts: 1}\nexpect: {finally: [{restarts: 1}]}"
+
+
+@pytest.fixture
+def scenarios(tmp_path: Path) -> Path:
+    """Return a folder with scenarios, one for each way in which one can come out."""
+    (tmp_path / "hello.py").write_text("print('hello')\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nelastic_preload =\n")
+    for name, rest in (("unknown", LATE), ("invalid", UNMET), ("unread", "nodes: [")):
+        head = f"version: 1\nid: {name}\ntitle: {name}\nnodes: 1\n"
+        (tmp_path / f"{name}.elastic.yaml").write_text(f"{head}{rest}\n")
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("unknown.elastic.yaml", 3),
+        ("unknown.elastic.yaml -n 2", 3),
+        ("unknown.elastic.yaml invalid.elastic.yaml", 1),
+        ("missing.elastic.yaml", 2),
+        ("unknown.elastic.yaml::other", 2),
+        ("unread.elastic.yaml", 2),
+        ("unread.elastic.yaml -n 2", 2),
+        ("empty", 2),
+    ],
+)
+def test_scenarios_end_with_the_exit_codes_of_a_check_up(
+    scenarios: Path, words: str, code: int
+) -> None:
+    """The worst verdict, or wrong usage, where pytest has codes of its own."""
+    done = run("chaos", *words.split(), "--cluster=process", cwd=scenarios)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "warnings summary" not in done.stdout
+
+
 @pytest.fixture
 def own_kinds(tmp_path: Path) -> Path:
     """Return a project with a kind of cluster in its conftest.py, and a launcher in a plugin."""
