@@ -78,8 +78,10 @@ def explain_failure(run: RunOfTest, hub: Hub, item: pytest.Item, error: BaseExce
     _result_of(run).history.append_after_end(PythonTestFailed(test=item.name, reason=reason))
     if hub.options.shrink and run.plan.storm_ids:
         run.note = "not tried: the storm is one that a Python test has asked for"
-    # What the test itself says comes first.
-    found = sorted(unmet_clauses(run), key=lambda clause: clause.text != f"test {item.name}")
+    found = unmet_clauses(run)
+    if _result_of(run).outcome != "aborted":  # else the test may have failed for that
+        # What the test itself says comes first.
+        found.sort(key=lambda clause: clause.text != f"test {item.name}")
     run.screen = _screen(run, hub, item, found)
 
 

@@ -10,6 +10,8 @@ CONFTEST = """
     import json
     from dataclasses import dataclass
 
+    from elastic_harness.faults.context import IN_FORCE, Sleep
+    from elastic_harness.faults.workers.worker import WorkerFault
     from elastic_harness.history.checkers import checker
     from elastic_harness.history.events import WorkerHello
     from elastic_harness.history.verdict import invalid, valid
@@ -29,6 +31,18 @@ CONFTEST = """
 
     def pytest_elastic_register_checkers(registry):
         registry.add(argv)
+
+    class Buggy(WorkerFault):
+        \"\"\"A worker gets nothing. Stands for a bug. Does not stand for: anything else.\"\"\"
+
+        name = "buggy"
+
+        def inject(self, context, targets, *, id):
+            yield IN_FORCE
+            yield Sleep(1)
+
+    def pytest_elastic_register_faults(registry):
+        registry.add(Buggy)
 
     def pytest_elastic_register_launchers(registry):
         words = ["env", "GREETING=hello", "$python", "-m", "pytest_elastic", "run"]
@@ -53,6 +67,11 @@ TESTS = """
     def test_a_launcher_of_mine(elastic_job):
         job = elastic_job("greets.py", launcher="greeting")
         assert job.wait()
+
+    def test_a_fault_of_mine_that_crashes(elastic_job, elastic_chaos):
+        job = elastic_job("forever.py", max_restarts=1)
+        buggy = elastic_chaos.when(event="worker_hello").buggy(worker="rank 0", optional=True)
+        job.wait_for_round(2, within="60s", after=buggy)
 """
 
 
@@ -82,8 +101,19 @@ def test_what_a_conftest_registers_works_in_python_and_in_files(called: Called) 
         "slow": "FAILED",
         "test_a_checker_of_mine": "PASSED",
         "test_a_launcher_of_mine": "PASSED",
+        "test_a_fault_of_mine_that_crashes": "FAILED",
     }, called.out
     assert "INVALID: argv: --slow" in called.about("slow")
+
+
+def test_a_fault_that_crashes_is_what_the_screen_begins_with(called: Called, place: Place) -> None:
+    """Once, in full, with its place; the run is not waited for, and the job not blamed."""
+    screen = called.about("test_a_fault_of_mine_that_crashes").partition("elastic job ---")[2]
+    said = " ".join(screen.split())
+    assert "UNKNOWN: faults_effective buggy-1: it crashed with TypeError: Sleep.__init__() " in said
+    assert f"({place.folder}/conftest.py:" in said
+    assert "INVALID" not in said
+    assert "run ended: aborted" in said
 
 
 def test_a_recorded_run_is_judged_by_the_same_checkers(called: Called, place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class FaultTask(Task[Evidence | str]):
 
     A fault whose steps end without saying that it is in force, is in force then. One that has said
     `Proved` may go on working, and how its steps end is not told then. `proof` is what would show
-    that it acts, for one that is healed before that was seen.
+    that it acts, for one that is healed before that was seen; `source` is the fault's own file.
     """
 
     def __init__(
@@ -46,9 +47,12 @@ class FaultTask(Task[Evidence | str]):
         *,
         entry_id: str,
         proof: str = "",
+        source: str = "",
         patience: float = 1.0,
     ) -> None:
         super().__init__(scheduler, steps, patience=patience, limit_s=_OPERATION_S)
+        self._source = source
+        self._is_crash = False
         self._tell = tell
         self._entry_id = entry_id
         self._proof = proof
@@ -77,8 +81,11 @@ class FaultTask(Task[Evidence | str]):
             return problem
         if isinstance(problem, HealOrdered):
             return ElasticError(self._too_early())
-        # A fault may be a user's: its bugs end it, and not us.
-        where = traceback.extract_tb(problem.__traceback__)[-1]
+        # A fault may be a user's: its bugs end it, and not us. Where it stands in the fault's own
+        # file says more than where in a library it was raised.
+        self._is_crash = True
+        frames = traceback.extract_tb(problem.__traceback__)
+        where = ([each for each in frames if each.filename == self._source] or frames)[-1]
         return ElasticError(
             f"it crashed with {type(problem).__name__}: {problem} ({where.filename}:{where.lineno})"
         )
@@ -88,7 +95,8 @@ class FaultTask(Task[Evidence | str]):
             self._prove(over.result())
         elif not self._is_told:
             self._is_told = True
-            self._tell(FaultFailed(entry_id=self._entry_id, reason=over.error.message))
+            reason, is_crash = over.error.message, self._is_crash
+            self._tell(FaultFailed(entry_id=self._entry_id, reason=reason, is_crash=is_crash))
 
     def _prove(self, evidence: Evidence | str) -> None:
         if not self._is_told:
@@ -141,15 +149,20 @@ class Injector:
         name = order.entry_id
         fault = self._parse(order.action, order.value)
         task = FaultTask(
-            fault.inject(self._context, order.targets, id=name),
+            self._inject(fault, order),
             self._scheduler,
             self._tell,
             entry_id=name,
             proof=fault.proof,
+            source=_source_of(fault),
             patience=self._context.patience,
         )
         self._borrowed[name] = _Borrowed(fault=fault, targets=order.targets, task=task)
         task.start()
+
+    def _inject(self, fault: Fault, order: Fire) -> FaultSteps:
+        """Run a fault's steps, as a generator even where a user's `inject` is none."""
+        return (yield from fault.inject(self._context, order.targets, id=order.entry_id))
 
     def heal(self, order: Heal) -> None:
         """Undo a fault; `tell` hears of FaultUndone. Twice is harmless."""
@@ -194,6 +207,7 @@ class Injector:
             self._scheduler,
             lambda _: None,
             entry_id=name,
+            source=_source_of(borrowed.fault),
             patience=self._context.patience,
         )
         task.start()
@@ -203,3 +217,7 @@ class Injector:
         if borrowed.is_healed and borrowed.fault.is_healable:
             self._tell(FaultUndone(entry_id=name))
         return task.error.message if task.error is not None else ""
+
+
+def _source_of(fault: Fault) -> str:
+    return getattr(sys.modules.get(type(fault).__module__), "__file__", None) or ""

@@ -536,7 +536,8 @@ class RunEnded(Event):
     """The run is decided; what comes later is the teardown's doing, or says how things just stood.
 
     `outcome` is succeeded, failed or drained; or limit (it ran too long), unmet (a clause could not
-    be met any more), stopped (its test has ended it) or aborted (the harness could not go on).
+    be met any more), stopped (its test has ended it) or aborted (the harness could not go on, or a
+    fault's code crashed).
     `ended_by_faults` are the nodes whose launcher a fault has ended, so that its end says nothing.
     `planned` is how many clauses and faults had been planned.
     """

@@ -133,11 +133,15 @@ def overall(judgements: Iterable[Judgement]) -> Verdict:
 
 
 def unmet(judgements: Iterable[Judgement]) -> Sequence[Judgement]:
-    """Return the judgements that are not valid: the invalid ones first, then on the harness."""
-    found = [each for each in judgements if not each]
-    return sorted(
-        found, key=lambda each: (each.verdict.outcome is not Outcome.INVALID, each.key != "harness")
-    )
+    """Return the judgements that are not valid: the invalid ones, then what others follow from."""
+    first = ("harness", "faults_effective")
+
+    def rank(each: Judgement) -> tuple[bool, int]:
+        place = each.name or each.key
+        order = first.index(place) if place in first else len(first)
+        return each.verdict.outcome is not Outcome.INVALID, order
+
+    return sorted((each for each in judgements if not each), key=rank)
 
 
 def _verdict_on(
@@ -167,7 +171,9 @@ def _doubted(verdict: Verdict, history: History) -> Verdict:
     """Return unknown for invalid where that may be the harness's own doing."""
     if verdict.outcome is not Outcome.INVALID:
         return verdict
+    aborted = [each for each in history.of_kind(RunEnded) if each.event.outcome == "aborted"]
     causes: Sequence[tuple[Sequence[Entry[Any]], str]] = (
+        (aborted, "the early end of the run"),
         (history.of_kind(SwitchDropped), "packets that the harness itself lost, or kept back,"),
         (_unreadable(history), "a record that is not as this version writes it"),
     )

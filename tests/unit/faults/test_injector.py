@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from typing import Any
 
@@ -12,6 +13,7 @@ from elastic_harness.faults.context import IN_FORCE, FaultContext, Steps, Until
 from elastic_harness.faults.fault import LAYERS, Fault
 from elastic_harness.faults.registry import FaultRegistry, built_in_faults
 from elastic_harness.faults.workers.worker import KillWorker, WorkerFault
+from elastic_harness.scenario.engine.messages import FaultFailed
 from elastic_harness.scenario.engine.situation import Targets
 
 from pytest_elastic.errors import UsageError
@@ -194,24 +196,42 @@ def test_what_is_no_fault_is_not_registered(
     assert message in str(refused.value)
 
 
-def test_a_bug_in_a_fault_is_that_faults_failure() -> None:
-    """It ends the fault, with its place, and not the harness."""
+class _Buggy(KillWorker):
+    """Stands for a user's first try."""
 
-    class Buggy(KillWorker):
-        """Stands for a user's first try."""
+    name = "buggy"
 
-        name = "buggy"
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        yield IN_FORCE
+        raise ZeroDivisionError("oh")
 
-        def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-            yield IN_FORCE
-            raise ZeroDivisionError("oh")
 
+class _BuggyAtOnce(KillWorker):
+    """Stands for a user's who forgot to yield; a library raises it."""
+
+    name = "buggy"
+
+    def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
+        raise AssertionError(json.loads("{"))
+
+
+@pytest.mark.parametrize(
+    ("buggy", "said"),
+    [
+        (_Buggy, ["in force", "failed: it crashed with ZeroDivisionError: oh ("]),
+        (_BuggyAtOnce, ["failed: it crashed with JSONDecodeError: Expecting property name"]),
+    ],
+)
+def test_a_bug_in_a_fault_is_that_faults_failure(buggy: type[Fault], said: list[str]) -> None:
+    """It ends the fault, with its place in the fault's file, and not the harness."""
     world = World()
-    world.registry.add(Buggy)
+    world.registry.add(buggy)
     world.fire("buggy", "rank 1")
-    assert world.story[0] == "in force"
-    assert world.story[1].startswith("failed: it crashed with ZeroDivisionError: oh (")
-    assert "test_injector.py:" in world.story[1]
+    assert world.story[:-1] == said[:-1]
+    assert world.story[-1].startswith(said[-1])
+    assert f" ({__file__}:" in world.story[-1]
+    (failed,) = [each for each in world.told if isinstance(each, FaultFailed)]
+    assert failed.is_crash
 
 
 def test_a_fault_of_before_still_works_and_is_warned_of() -> None:

@@ -11,6 +11,7 @@ from elastic_harness.history.checkers.registry import as_text
 from elastic_harness.history.events import (
     ClauseJudged,
     ClausePlanned,
+    FaultIneffective,
     FaultPlanned,
     HarnessFailed,
     PythonTestFailed,
@@ -308,3 +309,24 @@ def test_a_clause_is_shown_as_a_person_writes_it(value: object, text: str) -> No
         as_text({"a": True, "b": [1, (2, "x")], "c": False})
         == "{a: true, b: [1, [2, x]], c: false}"
     )
+
+
+def test_what_is_not_met_where_a_run_is_broken_off_is_unknown() -> None:
+    """What the fault's crash has prevented is not the job's doing; the fault is shown first."""
+    story = Story()
+    for name, expected in (("ends_in_time", True), ("restarts", 1), ("faults_effective", True)):
+        planned = ClausePlanned(
+            key=name, bucket="finally", text=name, checker=name, expected=expected
+        )
+        story.tell("engine", "", planned)
+    story.hello(1, "n1", 0, 1)
+    story.tell("fault", "", FaultIneffective(id="x", reason="it crashed"))
+    story.tell("engine", "", RunEnded(outcome="aborted", reason="x: it crashed"))
+    story.tell("engine", "", RunClosed(digest=""))
+    found = unmet(judge(story.history))
+    assert [(each.text, each.verdict.outcome) for each in found] == [
+        ("faults_effective", Outcome.UNKNOWN),
+        ("ends_in_time", Outcome.UNKNOWN),
+        ("restarts", Outcome.UNKNOWN),
+    ]
+    assert found[0].verdict.reason == "x: it crashed"

@@ -237,6 +237,9 @@ class Bench:
     def disprove(self, entry_id: str, reason: str = "nothing happened") -> None:
         self.give(FaultFailed(entry_id=entry_id, reason=reason))
 
+    def crash(self, entry_id: str, reason: str) -> None:
+        self.give(FaultFailed(entry_id=entry_id, reason=reason, is_crash=True))
+
     def undo(self, entry_id: str) -> None:
         self.give(FaultUndone(entry_id=entry_id))
 

@@ -227,6 +227,22 @@ def test_effect_and_failure_are_recorded_once() -> None:
     assert bench.facts(FaultIneffective) == []
 
 
+@pytest.mark.parametrize("more", [{}, {"optional": True}])
+@pytest.mark.parametrize("phase", ["fired", "in force"])
+def test_a_fault_whose_code_crashes_ends_the_run_as_what_it_is(
+    phase: str, more: dict[str, bool]
+) -> None:
+    """Whatever the job makes of half a fault; one that may do nothing must not crash either."""
+    bench = running({"at": "1s", "id": "x", "kill": "rank 0", **more})
+    bench.pass_time(1)
+    if phase == "in force":
+        bench.in_force("x")
+    bench.crash("x", "it crashed")
+    assert bench.facts(FaultIneffective) == [FaultIneffective(id="x", reason="it crashed")]
+    assert bench.end is not None
+    assert (bench.end.outcome, bench.end.reason) == ("aborted", "x: it crashed")
+
+
 def test_a_fault_that_never_fired_is_said_to_be_ineffective_unless_it_is_optional() -> None:
     """What the scenario wanted to happen has to happen."""
     bench = running(

@@ -190,8 +190,11 @@ class EngineMachine:
                 flow.on_in_force(flow.entry(entry_id), now, needs_job=needs_job)
             case FaultProved(entry_id=entry_id, evidence=evidence):
                 flow.on_proved(flow.entry(entry_id), evidence, now)
-            case FaultFailed(entry_id=entry_id, reason=reason):
-                flow.on_failed(flow.entry(entry_id), reason)
+            case FaultFailed(entry_id=entry_id, reason=reason, is_crash=is_crash):
+                flow.on_failed(flow.entry(entry_id), reason, is_crash=is_crash)
+                if is_crash:  # what comes of the job now says nothing
+                    self._end("aborted", f"{entry_id}: {reason}", now)
+                    return self._take_out()
             case FaultUndone(entry_id=entry_id):
                 flow.on_undone(flow.entry(entry_id), now)
             case ClausesJudged(entry_id=entry_id, verdicts=verdicts):

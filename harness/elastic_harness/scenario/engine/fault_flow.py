@@ -155,15 +155,17 @@ class FaultFlow:
             found = Evidence.of(evidence)
             self._put_fact(FaultEffective(id=entry.id, evidence=found.text, facts=found.facts))
 
-    def on_failed(self, entry: EntryState, reason: str) -> None:
+    def on_failed(self, entry: EntryState, reason: str, *, is_crash: bool = False) -> None:
         """A fault could not be injected, or did nothing."""
         if entry.proved is None:
             self._run.take_excuses_back(entry.id)
         if entry.phase is EntryPhase.FIRED:
-            self._fail(entry, reason)
-        elif entry.proved is None:
-            entry.proved = False
-            self._say_ineffective(entry, reason)
+            entry.become(EntryPhase.FAILED)
+        elif entry.proved is not None:
+            return
+        entry.proved = False
+        # Its author wants to hear of a crash, wherever the fault may do nothing.
+        self._say_ineffective(entry, reason, is_optional=entry.is_optional and not is_crash)
 
     def on_undone(self, entry: EntryState, now: float) -> None:
         """A fault is undone."""
@@ -355,7 +357,8 @@ class FaultFlow:
                 self.skip(entry, self._why_never(entry))
             elif entry.proved is None and not entry.is_over:
                 entry.proved = False
-                self._say_ineffective(entry, "the run ended before it was seen to act")
+                why = "the run ended before it was seen to act"
+                self._say_ineffective(entry, why, is_optional=entry.is_optional)
         drawn = [entry for entry in self.entries if entry.name in self._plan.storm_ids]
         if drawn and not any(entry.proved for entry in drawn):
             reason = f"none of its {len(drawn)} faults took effect before the job ended"
@@ -376,7 +379,7 @@ class FaultFlow:
     def _fail(self, entry: EntryState, reason: str) -> None:
         entry.become(EntryPhase.FAILED)
         entry.proved = False
-        self._say_ineffective(entry, reason)
+        self._say_ineffective(entry, reason, is_optional=entry.is_optional)
 
     def skip(self, entry: EntryState, reason: str) -> None:
         """Give an entry up whose trigger cannot come any more."""
@@ -384,9 +387,9 @@ class FaultFlow:
         if not entry.is_optional:
             self._put_fact(FaultIneffective(id=entry.id, reason=f"it never fired: {reason}"))
 
-    def _say_ineffective(self, entry: EntryState, reason: str) -> None:
+    def _say_ineffective(self, entry: EntryState, reason: str, *, is_optional: bool) -> None:
         """Record that a fault did nothing; of an optional one that is a fact and no error."""
-        self._put_fact(FaultIneffective(id=entry.id, reason=reason, is_optional=entry.is_optional))
+        self._put_fact(FaultIneffective(id=entry.id, reason=reason, is_optional=is_optional))
 
     def _put_fact(self, event: Event) -> None:
         self._put(RecordEvent(source="fault", event=event))

@@ -85,10 +85,11 @@ class FaultProved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultFailed:
-    """A fault could not be injected, or had no effect within its time."""
+    """A fault could not be injected, or had no effect within its time; or its code crashed."""
 
     entry_id: str
     reason: str
+    is_crash: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,9 +280,9 @@ class RecordEvent:
 class EndRun:
     """The run is over: heal what is left, end the launchers, judge.
 
-    `outcome` is succeeded, failed, drained, limit, unmet (a clause cannot be met any more) or
-    stopped (its test has ended it). `ended_by_faults` are the nodes whose launcher a fault has
-    ended.
+    `outcome` is succeeded, failed, drained, limit, unmet (a clause cannot be met any more), stopped
+    (its test has ended it) or aborted (a fault's code crashed). `ended_by_faults` are the
+    nodes whose launcher a fault has ended.
     """
 
     outcome: str
