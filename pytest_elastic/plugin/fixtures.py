@@ -79,13 +79,13 @@ def elastic_job(elastic_jobs: JobsOfTest) -> Callable[..., Job]:
     is handed to it. A function runs on every rank, and `job.wait().results` has what it returned,
     by rank. The job starts at its first wait, or with `start()`.
 
-    Settings: nodes (2 or "2:4"), initial_nodes (how many start; as many as there may be, if nothing
-    is said), nproc, max_restarts, limit ("120s"), launcher, env, working_copy (True: the job works
-    in a copy of the current folder; {"leave_out": ["checkpoints"]}: without these), options (more
-    words for the launcher), conf (of the rendezvous), store_host ("n3") or endpoints (["n1", "n2",
-    "n3"]), observe, proxies, requires (capabilities), resources and labels (of the machines of a
-    Ray), without (invariants), no_workers (True: the job is to end before any is started) and seed.
-    Given here they beat those of the marker `elastic`, which beat the command line, which beats the
+    Settings: nodes (2, "2:4", or {"initial": 2, "min": 2, "max": 4}: only two start, and others may
+    join), initial_nodes (how many start, for "2:4"), nproc, max_restarts, limit ("120s"), launcher,
+    env, working_copy (True: the job works in a copy of the current folder; {"leave_out":
+    ["checkpoints"]}: without these), options (more words for the launcher), conf (of the
+    rendezvous), store_host ("n3") or endpoints (["n1", "n2", "n3"]), observe, proxies, requires
+    (capabilities), resources and labels (of the machines of a Ray), without (invariants),
+    no_workers (True: the job is to end before any is started) and seed. Given here they beat those of the marker `elastic`, which beat the command line, which beats the
     ini file.
     What holds for every job (ranks agree, no two worlds, nothing is left over ...) is judged when
     the test ends, as part of the test. Raises UsageError for a setting or a program that is none.

@@ -61,7 +61,7 @@ _KNOWN = (
     *_JOB_KEYS,
 )
 # What a scenario calls the settings that are called otherwise here.
-_SETTING_OF = {"nproc_per_node": "nproc", "rdzv": "conf"}
+_SETTING_OF = {"nproc_per_node": "nproc"}
 
 # What a script, a module or a function may be given.
 Program = str | os.PathLike[str] | Callable[..., Any]
@@ -246,11 +246,6 @@ def _program(
 def _scenario(
     item: pytest.Item, hub: Hub, merged: Mapping[str, object], program: Mapping[str, object]
 ) -> Scenario:
-    nodes = str(merged.get("nodes", hub.options.nodes))
-    try:
-        low, high = parse_nnodes(nodes)
-    except UsageError as error:
-        raise UsageError(str(error).replace("--nnodes", "nodes")) from error
     rdzv = {key: merged[key] for key in ("conf", "endpoints", "store_host") if key in merged}
     job = {
         **program,
@@ -266,9 +261,8 @@ def _scenario(
                 "title": item.nodeid,
                 "job": job,
                 "nodes": {
-                    "initial": merged.get("initial_nodes", high),
-                    "min": low,
-                    "max": high,
+                    **_nodes(merged.get("nodes", hub.options.nodes)),
+                    **({"initial": merged["initial_nodes"]} if "initial_nodes" in merged else {}),
                     **{key: merged[key] for key in ("resources", "labels") if key in merged},
                 },
                 "limit": merged.get("limit", _LIMIT),
@@ -281,6 +275,17 @@ def _scenario(
         )
     except ValidationError as error:
         raise UsageError(_said_wrong(error)) from error
+
+
+def _nodes(given: object) -> Mapping[str, object]:
+    """Return the nodes of a job in a scenario's words."""
+    if isinstance(given, Mapping):
+        return given
+    try:
+        low, high = parse_nnodes(str(given))
+    except UsageError as error:
+        raise UsageError(str(error).replace("--nnodes", "nodes")) from error
+    return {"initial": high, "min": low, "max": high}
 
 
 def _check_timeline(
@@ -297,8 +302,7 @@ def _check_timeline(
             raise UsageError(f"{entry.id}: {finding.message}", hint=finding.suggestion)
         if finding.path[0] == "expect":  # the user wrote no such path: the message names what it is
             raise UsageError(finding.message, hint=finding.suggestion)
-        path = [str(part) for part in finding.path if part != "job"]
-        setting = ".".join([_SETTING_OF.get(path[0], path[0]), *path[1:]])
+        setting = _setting_at(finding.path)
         raise UsageError(f"{setting}: {finding.message}", hint=finding.suggestion)
 
 
@@ -336,10 +340,17 @@ def scenario_id(name: str) -> str:
     return plain.lstrip("._-") or "test"
 
 
+def _setting_at(path: Sequence[int | str]) -> str:
+    """Return what a place of a scenario is called here."""
+    # What a scenario has below `rdzv` is a setting by itself here.
+    parts = [str(part) for part in path if part not in ("job", "rdzv")]
+    parts[:1] = [_SETTING_OF.get(part, part) for part in parts[:1]]
+    return ".".join(parts) or "settings"
+
+
 def _said_wrong(error: ValidationError) -> str:
     first = error.errors()[0]
-    path = [str(part) for part in first["loc"] if part != "job"]
-    setting = ".".join([_SETTING_OF.get(path[0], path[0]), *path[1:]]) if path else "settings"
+    setting = _setting_at(first["loc"])
     if first["type"] == "extra_forbidden":
         return f"{setting}: a job has no such setting"
     message, hint = explain(first["type"], first["msg"], first["input"])

@@ -82,6 +82,14 @@ TESTS = """
         elastic_chaos.now().join(1)
         job.wait_for_world_size(2, within="20s")
 
+    @pytest.mark.elastic(nproc=1, nodes={"initial": 1, "min": 1, "max": 2})
+    def test_nodes_as_a_scenario_has_them(elastic_job, elastic_chaos):
+        job = elastic_job("forever.py", max_restarts=3)
+        job.wait_for_round(1)
+        assert job.world_sizes == [1]
+        elastic_chaos.now().join(1)
+        job.wait_for_world_size(2, within="20s")
+
     @pytest.mark.elastic(nodes=1, nproc=1, max_restarts=1)
     def test_a_fault_that_is_called_as_a_statement(elastic_job, elastic_chaos):
         job = elastic_job("forever.py")
@@ -181,6 +189,9 @@ TESTS = """
     def test_wrong_observe(elastic_job):
         elastic_job("hello.py", observe={"step": "step"})
 
+    def test_unknown_conf(elastic_job):
+        elastic_job("hello.py", conf={"leese": 3}).start()
+
     def test_unknown_observe(elastic_job):
         elastic_job("hello.py", observe={"stap": "step ([0-9]+)"})
 
@@ -247,6 +258,7 @@ def test_the_session_ends_as_a_session_with_failures_does(called: Called) -> Non
         "test_marker_beats_command_line",
         "test_call_beats_markers",
         "test_fewer_nodes_at_the_start",
+        "test_nodes_as_a_scenario_has_them",
         "test_a_fault_that_is_called_as_a_statement",
         "test_a_restart",
         "test_steps_that_are_printed",
@@ -313,6 +325,7 @@ def test_a_job_that_is_never_started_is_no_test(called: Called) -> None:
         ("test_unknown_setting", "a job has no setting 'node': did you mean 'nodes'?"),
         ("test_wrong_setting", "nproc=0: at least 1 is expected, found 0"),
         ("test_wrong_observe", "'step' has 0 groups: one is expected, around the number of steps"),
+        ("test_unknown_conf", "UsageError: conf.leese: `conf` has no setting 'leese'"),
         ("test_unknown_observe", "observe.stap: a job has no such setting"),
         ("test_unknown_option", "--nnodes is what `nodes: {min: …, max: …}` says"),
         ("test_wrong_nodes", "nodes=3:2 asks for at least 3 and at most 2 nodes"),
