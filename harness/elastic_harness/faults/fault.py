@@ -88,7 +88,10 @@ class Fault(PlannedAction):
         excluded = exclude.terms if isinstance(exclude, Selector) else ()
         nodes, largest = scenario.nodes, scenario.largest_world
         return selector.impossible(node_names=nodes, largest_world=largest) or selector.empty(
-            node_names=nodes, largest_world=largest, excluded=excluded
+            node_names=nodes,
+            largest_world=largest,
+            excluded=excluded,
+            are_workers=name == "worker",
         )
 
 

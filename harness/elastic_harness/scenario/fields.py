@@ -78,7 +78,8 @@ def from_shorthand(model: type[BaseModel], shorthand: str | None, value: object)
     if shorthand is None:
         if not fields:
             raise ValueError(f"takes no parameters, not {value!r}")
-        raise ValueError(f"needs keys and values, of: {', '.join(fields)}")
+        keys = ", ".join(each.alias or name for name, each in fields.items())
+        raise ValueError(f"needs keys and values, of: {keys}")
     return {shorthand: value}
 
 
@@ -208,6 +209,23 @@ def _name(value: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_name)]
+_ID = r"[A-Za-z0-9][A-Za-z0-9._=,\[\]-]*"
+
+
+def _scenario_id(value: str) -> str:
+    if not re.fullmatch(_ID, value):
+        raise ValueError(
+            f"{value!r} is no id of a scenario: letters, digits and any of . _ = , - [ ] are "
+            "expected, beginning with a letter or digit"
+        )
+    return value
+
+
+ScenarioId = Annotated[
+    str,
+    AfterValidator(_scenario_id),
+    WithJsonSchema({"type": "string", "pattern": f"^{_ID}$"}),
+]
 
 
 def _title(value: str) -> str:

@@ -26,6 +26,7 @@ from elastic_harness.scenario.fields import (
     Mark,
     ModuleName,
     Name,
+    ScenarioId,
     ScenarioModel,
     Seconds,
     Text,
@@ -157,6 +158,13 @@ class Nodes(ScenarioModel):
             return {"initial": value, "min": value, "max": value}
         if isinstance(value, str) and (found := re.fullmatch(r"(\d+):(\d+)", value)):
             value = {"min": int(found[1]), "max": int(found[2])}  # as on a command line
+        if not isinstance(value, (dict, Nodes)):
+            quoted = isinstance(value, str) and value.isdecimal()
+            raise ValueError(
+                "a number, MIN:MAX or {initial, min, max} is expected, found "
+                f"{'nothing' if value is None else repr(value)}"
+                + (f" (did you mean {int(value)}?)" if quoted else "")
+            )
         if isinstance(value, dict) and "initial" in value:
             return {"min": value["initial"], "max": value["initial"], **value}
         if isinstance(value, dict) and "max" in value:
@@ -344,7 +352,7 @@ class Scenario(ScenarioModel):
     """One scenario file's document, or what a Python test has built instead."""
 
     version: Literal[1]
-    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,\[\]-]*$")]
+    id: ScenarioId
     title: Title
     job: Job
     nodes: Nodes

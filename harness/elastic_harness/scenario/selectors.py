@@ -124,10 +124,11 @@ class Selector:
         node_names: Collection[str],
         largest_world: int,
         excluded: Sequence[Term] = (),
+        are_workers: bool = False,
     ) -> str | None:
         """Say why this is empty in every run of this scenario, or return None.
 
-        `excluded` is excluded beside the selector's own.
+        `excluded` is excluded beside the selector's own; `are_workers`: it selects workers.
         """
         for term in self.terms:
             # Workers are the more numerous, where it is not known whether nodes or workers are
@@ -140,6 +141,11 @@ class Selector:
         without = {str(term) for term in (*self.exclude, *excluded)}
         if "all" in without or {str(term) for term in self.terms} <= without:
             return f"`{self}` is empty: all that it names is excluded"
+        ranks = {f"rank {number}" for number in range(largest_world)}
+        if not self.means_gateway and set(node_names) <= without:
+            return f"`{self}` is empty: all nodes are excluded"
+        if are_workers and ranks <= without:
+            return f"`{self}` is empty: all ranks are excluded"
         return None
 
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from elastic_harness.finding import AstPath, Finding, did_you_mean
 from elastic_harness.scenario.triggers import CONDITION_KEYS
 
-__all__ = ["explain", "findings_of", "first_message", "path_in"]
+__all__ = ["explain", "findings_of", "first_message", "keys_of", "path_in"]
 
 _PREFIXES: Final = ("Value error, ", "Assertion failed, ")
 _WANTED: Final = {
@@ -54,8 +54,8 @@ def explain(kind: str, message: str, found: object) -> tuple[str, str | None]:
             f"{length[2]} or {'more' if length[1] == 'least' else 'fewer'}" if length else "others"
         )
         return f"{some} are expected here, found {found!r}", None
-    if kind == "string_pattern_mismatch":
-        return f"{found!r} has characters that cannot be here", None
+    if kind == "string_too_short":
+        return f"text that is not empty is expected, found {found!r}", None
     text = message
     for prefix in _PREFIXES:
         text = text.removeprefix(prefix)
@@ -65,7 +65,12 @@ def explain(kind: str, message: str, found: object) -> tuple[str, str | None]:
     return text, None
 
 
-def first_message(error: ValidationError, known: Collection[str] = ("lasting", "within")) -> str:
+def keys_of(model: type[BaseModel]) -> list[str]:
+    """Return the keys of a model as they are written."""
+    return [each.alias or name for name, each in model.model_fields.items()]
+
+
+def first_message(error: ValidationError, known: Collection[str]) -> str:
     """Return what is wrong first, in one sentence, with the way to it.
 
     `known` are keys that may have been meant.

@@ -70,6 +70,8 @@ def test_python_reads_entries_and_clauses_by_the_same_tree() -> None:
         read_entry({"at": "1s", "kil": "rank 1"}, catalog)
     with pytest.raises(UsageError, match="is not a signal"):
         read_entry({"at": "1s", "kill": {"worker": "rank 1", "signal": "SIGFOO"}}, catalog)
+    with pytest.raises(UsageError, match=r"'latncy' \(did you mean 'latency'\?\)"):
+        read_entry({"at": "1s", "degrade": {"node": "n2", "latncy": "30ms"}}, catalog)
     with pytest.raises(UsageError, match="10 has no unit"):
         read_clause({"round": 2, "within": 10})
 

@@ -32,6 +32,7 @@ def check_launch(scenario: Scenario) -> Iterator[Finding]:
     except UsageError as error:
         yield Finding(error.message, ("job", "launcher"), error.hint or None)
         return
+    yield from _check_words(job)
     yield from _check_environ(job)
     # All nodes are given the same options, and would have to be told their numbers.
     if launcher.read_options and job.rdzv.backend == "static" and scenario.nodes.max > 1:
@@ -42,6 +43,13 @@ def check_launch(scenario: Scenario) -> Iterator[Finding]:
         )
     if job.rdzv.backend == "c10d":  # others' settings are their own business
         yield from _check_conf(scenario)
+
+
+def _check_words(job: Job) -> Iterator[Finding]:
+    for key, words in (("args", job.args), ("options", job.options), ("command", job.command)):
+        for index, word in enumerate(words or ()):
+            if "\0" in word:
+                yield Finding(f"no program can be given {word!r}", ("job", key, index))
 
 
 def _check_environ(job: Job) -> Iterator[Finding]:

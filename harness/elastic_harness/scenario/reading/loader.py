@@ -41,7 +41,7 @@ from elastic_harness.scenario.triggers import (
     Progress,
     Stable,
 )
-from elastic_harness.scenario.validation import findings_of, first_message, path_in
+from elastic_harness.scenario.validation import findings_of, first_message, keys_of, path_in
 from pytest_elastic.errors import UsageError
 
 if TYPE_CHECKING:
@@ -145,7 +145,9 @@ def read_entry(data: Mapping[str, Any], faults: FaultRegistry) -> Entry:
         entry = Entry.model_validate(dict(data))
         faults.read(entry.action.name, entry.action.value)
     except ValidationError as error:
-        raise UsageError(first_message(error)) from error
+        names = [name for name in data if name in faults.names]
+        known = [key for name in names for key in keys_of(faults.find(name))]
+        raise UsageError(first_message(error, [*known, "lasting"])) from error
     return entry
 
 
@@ -154,7 +156,7 @@ def read_clause(data: Mapping[str, Any]) -> Eventually:
     try:
         return Eventually.model_validate(dict(data))
     except ValidationError as error:
-        raise UsageError(first_message(error)) from error
+        raise UsageError(first_message(error, ["within"])) from error
 
 
 def read_storm(data: Mapping[str, Any]) -> Storm:
@@ -162,7 +164,7 @@ def read_storm(data: Mapping[str, Any]) -> Storm:
     try:
         return Storm.model_validate(dict(data))
     except ValidationError as error:
-        raise UsageError(first_message(error)) from error
+        raise UsageError(first_message(error, keys_of(Storm))) from error
 
 
 # --- one document --------------------------------------------------------------------------
@@ -275,7 +277,7 @@ class _Reader:
             model = self._checkers.find(names[-1]).parameters
         if model is None:
             return ()
-        return [each.alias or name for name, each in model.model_fields.items()]
+        return keys_of(model)
 
 
 _MODELS: Final[Mapping[str, type[BaseModel]]] = {
