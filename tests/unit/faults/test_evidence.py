@@ -327,14 +327,65 @@ def test_peers_are_watched_longer_by_a_patient_run() -> None:
         assert world.story[-1].startswith("proved: " if patience == 2.0 else "failed: ")
 
 
-def test_who_is_stopped_by_another_fault_can_be_stopped_by_this_one() -> None:
-    """The harness's own stop is no other cause."""
+@pytest.mark.parametrize("action", ["hang", "pause"])
+def test_who_is_stopped_by_another_fault_is_stopped_by_this_one_once_the_other_is_healed(
+    action: str,
+) -> None:
+    """Faults that came later make no difference."""
+    world = World()
+    for entry_id in ("first", "x", "last"):
+        world.fire(action, "rank 1", entry_id=entry_id)
+        world.pass_time(1)
+    assert world.story_of("x") == ["in force, needs job"]
+    world.heal("first")
+    world.pass_time(1)
+    assert world.story_of("x")[-1] == "proved: state T: 1002"
+    assert world.story_of("last") == ["in force, needs job"]
+
+
+def test_a_stop_that_ends_before_another_one_did_nothing() -> None:
+    """Of several workers, one that runs proves nothing for the one that was stopped."""
     world = World()
     world.fire("hang", "rank 1", entry_id="first")
-    world.pass_time(0.1)
+    world.pass_time(1)
+    world.fire("pause", BOTH_WORKERS)
+    world.pass_time(1)
+    world.heal()
+    world.pass_time(1)
+    assert world.story_of("x")[-2] == (
+        "failed: process 1002 was stopped by first already, and was not seen to stand by this "
+        "fault alone: let it outlast the other"
+    )
+
+
+def test_of_several_workers_that_were_stopped_already_all_have_to_be_left_to_this_fault() -> None:
+    """Two others had stopped one each."""
+    world = World()
+    for rank, entry_id in enumerate(("first", "second")):
+        world.fire("hang", f"rank {rank}", entry_id=entry_id)
+    world.pass_time(1)
+    world.fire("pause", BOTH_WORKERS)
+    world.heal("first")
+    world.pass_time(1)
+    assert world.story_of("x") == ["in force, needs job"]
+    world.heal("second")
+    world.pass_time(1)
+    assert world.story_of("x")[-1] == "proved: state T: 1001, 1002"
+
+
+def test_a_worker_that_was_stopped_twice_and_goes_on_was_stopped_once() -> None:
+    """Somebody else has continued it."""
+    world = World()
+    world.fire("hang", "rank 1", entry_id="first")
+    world.pass_time(1)
     world.fire("hang", "rank 1")
-    world.pass_time(0.1)
-    assert world.story_of("x")[-1] == "proved: state T: 1002"
+    world.processes[1002].ignores = {signal.SIGSTOP}
+    world.processes[1002].state = "S"
+    world.heal("first")
+    world.pass_time(29)
+    assert world.story_of("x") == ["in force, needs job"]
+    world.pass_time(2)
+    assert "was stopped by first already" in world.story_of("x")[-1]
 
 
 def test_who_cannot_be_stopped_is_given_up() -> None:

@@ -20,6 +20,8 @@ from elastic_harness.faults.context import (
     Sleep,
     Steps,
     Until,
+    Waits,
+    wait_for_proof,
 )
 from elastic_harness.faults.fault import with_exclude
 from elastic_harness.faults.workers.worker import (
@@ -186,20 +188,43 @@ def are_stopped(context: FaultContext, processes: Sequence[ProcessRef]) -> Futur
 
 
 def stop_and_see(context: FaultContext, processes: list[ProcessRef], *, owner: str) -> Steps:
-    """Stop processes by SIGSTOP and wait until they stand; it is in force in between."""
+    """Stop processes by SIGSTOP and wait until they stand; it is in force in between.
+
+    One that other faults have stopped already has to stand when all of them are healed.
+    """
+    others: dict[ProcessRef, frozenset[str]] = {}
+
+    def is_alone() -> bool:
+        return all(
+            known.isdisjoint(context.stops.owners_of(each)) for each, known in others.items()
+        )
+
+    def look() -> Waits[bool]:
+        return is_alone() and (yield from are_stopped(context, processes))
+
     for process in processes:
         is_stopped = (yield from context.cluster.state(process)) in STOPPED
-        if is_stopped and not context.stops.owners_of(process):
+        known = context.stops.owners_of(process)
+        if is_stopped and not known:
             raise FaultImpossible(f"process {process.pid} was stopped already, and by no fault")
+        if is_stopped:
+            others[process] = frozenset(known)
         if not (yield from context.stops.stop(owner, process)):
             raise FaultImpossible(f"process {process.pid} had ended before it was stopped")
-    yield IN_FORCE
     pids = ", ".join(str(each.pid) for each in processes)
-    yield Until(
-        condition=lambda: are_stopped(context, processes),
-        within_s=_STOP_S,
-        otherwise=f"not stopped: one of {pids}",
-    )
+    if not others:
+        yield IN_FORCE
+        yield Until(
+            condition=lambda: are_stopped(context, processes),
+            within_s=_STOP_S,
+            otherwise=f"not stopped: one of {pids}",
+        )
+    elif not (yield from wait_for_proof(context, look)):
+        process, names = next(iter(others.items()))
+        raise FaultImpossible(
+            f"process {process.pid} was stopped by {', '.join(sorted(names))} already, and was not "
+            "seen to stand by this fault alone: let it outlast the other"
+        )
     return Evidence(
         text=f"state T: {pids}",
         facts={"signal": "SIGSTOP", "state": "T", "pids": [each.pid for each in processes]},
