@@ -21,6 +21,7 @@ from elastic_harness.history.events import (
     SurvivorsSought,
     WorkerFinished,
     WorkerGone,
+    WorkerHello,
     WorkerRaised,
 )
 from elastic_harness.history.verdict import Outcome
@@ -280,11 +281,58 @@ def effective_then_step(seconds: float) -> Story:
     return story.step(1, 0, 1, began_at=story.records[-1].at + seconds)
 
 
+def held(
+    seconds: float, *between: Event, at: float = 102.0, node: str = "n3", **more: object
+) -> Story:
+    """Let a second rank 0 say hello beside the first, which dies so long after it."""
+    story = Story(nodes=3).wait(1.0).hello(1, "n1", 0, 2, round=None)
+    story.records[-1] = replace(story.records[-1], at=101.0)
+    story.hello(1, "n2", 1, 2, round=None)
+    _tell(story, between, at)
+    story.at = 104.0
+    story.hello(2, node, 0, 2, **{"round": None, "restart_count": 0, **more})
+    story.at = 104.0 + seconds
+    return story.gone(1, 0)
+
+
+def held_to_the_end(*, is_over: bool) -> Story:
+    """Let a rank be held by two workers until the run is over, or the history ends."""
+    story = held(2.0)
+    gone = story.records.pop()
+    story.at = 108.0
+    story.tell("engine", "", RunEnded(outcome="limit") if is_over else FIRED)
+    story.at = 110.0
+    return story.tell("worker", "n1", gone.event) if is_over else story
+
+
+def without_peer(story: Story) -> Story:
+    """Forget rank 1."""
+    story.records = [each for each in story.records if getattr(each.event, "rank", 0) != 1]
+    return story
+
+
+def without_count(story: Story) -> Story:
+    """Let a launcher tell its workers no restart count."""
+    story.records = [
+        replace(each, event=replace(each.event, restart_count=None))
+        if isinstance(each.event, WorkerHello)
+        else each
+        for each in story.records
+    ]
+    return story
+
+
 CUT = "0 rounds with every rank from 0 on given once; 1 more were cut short while they formed"
+CUT_ONE = CUT.replace("0 rounds", "1 rounds")
 MISSING = "ranks 1 of round 1 never said hello: whether they were given is not known"
 OPTIONAL = FaultPlanned(id="a", fault="kill", is_optional=True)
 ENDED = ProcessExited(pid=1, role="launcher", exit_code=1)
 FIRED = FaultFired(id="a", fault="kill", targets=())
+
+HELD = (
+    "rank 0 was held for {} s by two workers of one restart count, on n1 and on n3, and one of "
+    "their rounds never formed"
+)
 
 Row = tuple[str, object, Callable[[], Story], Outcome, str]
 
@@ -320,6 +368,7 @@ ROWS: tuple[Row, ...] = (
     # --- ranks of a round that never formed ---
     ("ranks", None, forming, UNKNOWN, MISSING),
     ("ranks", None, lambda: forming(FIRED), VALID, CUT),
+    ("ranks", None, lambda: forming(replace(FIRED, disturbs=False)), UNKNOWN, MISSING),
     ("ranks", None, lambda: forming(NodeStopped(cause="crash")), VALID, CUT),
     ("ranks", None, lambda: forming(ENDED), VALID, CUT),
     ("ranks", None, lambda: forming(WorkerGone(pid=1, rank=1)), VALID, CUT),
@@ -338,6 +387,26 @@ ROWS: tuple[Row, ...] = (
      "no worker said hello"),
     ("ranks", None, lambda: ended("failed", {}, "why"), UNKNOWN,
      "no worker said hello (if none is to be started, `no_workers` asks for that)"),
+    # --- ranks that two workers hold ---
+    ("ranks", None, lambda: held(30.1), INVALID, HELD.format("30.1")),
+    ("ranks", None, lambda: held(30.0), UNKNOWN, HELD.format("30.0")),
+    ("ranks", None, lambda: held(1.1), UNKNOWN, HELD.format("1.1")),
+    ("ranks", None, lambda: without_peer(held(2.0)), UNKNOWN, HELD.format("2.0")),
+    ("ranks", None, lambda: without_count(held(40.0).end("stopped")), VALID, CUT_ONE),
+    ("ranks", None, lambda: held(40.0).hello(2, "n4", 1, 2, round=None), VALID,
+     "2 rounds with every rank from 0 on given once"),
+    ("ranks", None, lambda: held(1.0).end("stopped"), VALID, CUT_ONE),
+    ("ranks", None, lambda: held(40.0, restart_count=1).end("stopped"), VALID, CUT_ONE),
+    ("ranks", None, lambda: held(40.0, run_id="other").end("stopped"), VALID, CUT_ONE),
+    ("ranks", None, lambda: held(40.0, node="n1").end("stopped"), VALID, CUT_ONE),
+    ("ranks", None, lambda: held(40.0, round=2).end("stopped"), VALID, CUT_ONE),
+    ("ranks", None, lambda: held(40.0, FIRED).end("stopped"), VALID, CUT_ONE),
+    ("ranks", None, lambda: held(40.0, FIRED, at=101.0).end("stopped"), VALID, CUT_ONE),
+    ("ranks", None, lambda: held(40.0, FIRED, at=104.0).end("stopped"), VALID, CUT_ONE),
+    ("ranks", None, lambda: held(40.0, FIRED, at=100.9), INVALID, HELD.format("40.0")),
+    ("ranks", None, lambda: held(40.0, FIRED, at=104.1), INVALID, HELD.format("40.0")),
+    ("ranks", None, lambda: held_to_the_end(is_over=True), UNKNOWN, HELD.format("4.0")),
+    ("ranks", None, lambda: held_to_the_end(is_over=False), UNKNOWN, HELD.format("4.0")),
     # --- agreement ---
     ("agreement", None,
      lambda: Story().hello(1, "n1", 0, 3, restart_count=0).hello(1, "n2", 1, 3, restart_count=1)

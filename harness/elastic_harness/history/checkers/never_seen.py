@@ -7,16 +7,23 @@ all of its launchers have begun with it. What was seen is judged as ever.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Final
+
 from elastic_harness.history.events import (
     FaultFired,
+    FaultHealed,
+    NodeStarted,
     NodeStopped,
     ProcessExited,
     ProcessStarted,
     RunEnded,
     WorkerGone,
+    WorkerRaised,
 )
 from elastic_harness.history.history import Entry, History
-from elastic_harness.history.verdict import Verdict, unknown, valid
+from elastic_harness.history.verdict import Verdict, compose, invalid, unknown, valid
 from elastic_harness.history.worlds import WorkerView, World
 from pytest_elastic.events.model import (
     Event,
@@ -28,12 +35,28 @@ from pytest_elastic.events.model import (
 
 __all__ = [
     "dead_at_the_end",
+    "held_twice",
     "is_stopped",
     "never_started",
     "nodes_ended_by_faults",
     "not_observed",
     "unexplained_ranks",
 ]
+
+# torchrun gives a worker so long to end by itself before it kills it; most are dead much sooner.
+_STOP_S: Final = 30.0
+_MOMENT_S: Final = 1.0
+# For which a launcher may begin a round.
+_REASONS: Final[tuple[type[Event], ...]] = (
+    FaultFired,
+    FaultHealed,
+    NodeStarted,
+    NodeStopped,
+    ProcessExited,
+    ProcessStarted,
+    WorkerGone,
+    WorkerRaised,
+)
 
 
 def is_stopped(history: History) -> bool:
@@ -120,7 +143,7 @@ def unexplained_ranks(history: History, world: World) -> list[int]:
 def _is_loss(history: History, entry: Entry[Event]) -> bool:
     """Tell whether a record says that something ended, and not by itself and well."""
     match entry.event:
-        case ProcessExited(exit_code=0):
+        case ProcessExited(exit_code=0) | FaultFired(disturbs=False):
             return False
         case WorkerGone(pid=pid):
             found = history.worlds.worker_of(pid)
@@ -158,3 +181,46 @@ def never_started(history: History, world: World) -> list[int]:
         return []
     ranks = {rank for entry in started for rank in entry.event.ranks}
     return [rank for rank in range(world.world_size) if rank not in ranks]
+
+
+def held_twice(history: History) -> Verdict | None:
+    """Judge ranks of rounds that never formed which workers on two nodes held at a time.
+
+    Where launchers name no rounds, a second worker of a rank opens a world of its own. It is one of
+    a new round if something happened since the first said hello; if nothing did, the first may
+    still be ending for a reason that was not seen.
+    """
+    found = []
+    for first, second in _held_at_a_time(history):
+        ended = history.last(RunEnded) or history.entries[-1]
+        until = [ended.at, *(each.gone_at for each in (first, second) if each.gone_at is not None)]
+        together_s = min(until) - second.hello_at
+        if together_s > _MOMENT_S:
+            judge = invalid if together_s > _STOP_S else unknown
+            said = (
+                f"rank {first.rank} was held for {together_s:.1f} s by two workers of one restart "
+                f"count, on {first.node} and on {second.node}, and one of their rounds never formed"
+            )
+            found.append(judge(said, (first.hello_seq, second.hello_seq)))
+    return compose(found) if found else None
+
+
+def _held_at_a_time(history: History) -> Iterator[tuple[WorkerView, WorkerView]]:
+    """Yield pairs of workers of one rank between whose hellos nothing had happened."""
+    worlds = [world for world in history.worlds.rounds if world.round is None]
+    reasons = [entry.at for kind in _REASONS for entry in history.of_kind(kind)]
+    for one, other in combinations(worlds, 2):
+        if None not in (one.formed_at, other.formed_at):
+            continue
+        for rank in sorted(one.workers.keys() & other.workers.keys()):
+            pair = one.workers[rank], other.workers[rank]
+            first, second = sorted(pair, key=lambda worker: worker.hello_at)
+            are_alike = _told(one, pair[0]) == _told(other, pair[1])
+            is_known = first.hello.restart_count is not None and first.node != second.node
+            is_new = any(first.hello_at <= at <= second.hello_at for at in reasons)
+            if are_alike and is_known and not is_new:
+                yield first, second
+
+
+def _told(world: World, worker: WorkerView) -> tuple[object, ...]:
+    return world.run_id, world.job, world.world_size, worker.hello.restart_count

@@ -6,7 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from elastic_harness.history.checkers.never_seen import not_observed, unexplained_ranks
+from elastic_harness.history.checkers.never_seen import (
+    held_twice,
+    not_observed,
+    unexplained_ranks,
+)
 from elastic_harness.history.checkers.registry import NoParameters, checker
 from elastic_harness.history.events import (
     FaultFired,
@@ -44,6 +48,7 @@ def ranks(history: History, _: NoParameters) -> Verdict:
     problem = _rank_given_twice(worlds) or _rank_against_launcher(history)
     for world in worlds:
         problem = problem or _wrong_ranks(world) or _wrong_places(world)
+    problem = problem or held_twice(history)
     if problem is not None:
         return problem
     for world in worlds:
