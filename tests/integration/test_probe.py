@@ -37,12 +37,14 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def test_a_worker_says_hello_before_its_first_line_and_goodbye_at_its_end(bench: Bench) -> None:
     """Who it is comes from the environment, its pid and start from the kernel."""
-    process = bench.start("print('first line')", RANK="3", WORLD_SIZE="4", PYTEST_ELASTIC_ROUND="7")
+    sizes = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+    process = bench.start("print('first line')", RANK="3", PYTEST_ELASTIC_ROUND="7", **sizes)
     bench.until_all_ended()
     (hello,) = bench.seen(WorkerHello)
     assert hello.event.pid == process.pid
     assert hello.event.start_time > 0
     assert (hello.event.rank, hello.event.world_size, hello.event.round) == (3, 4, 7)
+    assert (hello.event.local_world_size, hello.event.group_world_size) == (2, None)
     assert (hello.event.restart_count, hello.event.max_restarts) == (0, 3)
     assert (hello.node, hello.record.run_id, hello.record.source) == ("n1", "job", "worker")
     assert hello.event.argv[-1].endswith(".py")

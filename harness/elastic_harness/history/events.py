@@ -70,6 +70,7 @@ class WorkerHello(Event):
     `round` is what our launcher names in the environment, None under launchers that do not.
     `start_time` is the kernel's (clock ticks since boot): with `pid` it names a process for good.
     `alive_before` lists pids of earlier rounds' workers of the same node that were still alive.
+    `local_world_size` and `group_world_size` are workers of its node, and nodes, as it was told.
     """
 
     pid: int
@@ -86,6 +87,8 @@ class WorkerHello(Event):
     round: int | None
     argv: tuple[str, ...] = ()
     alive_before: tuple[int, ...] = ()
+    local_world_size: int | None = None
+    group_world_size: int | None = None
 
 
 class GroupFormed(Event):
@@ -454,6 +457,8 @@ class FaultHealed(Event):
 class RunStarted(Event):
     """The first record of a history: what is run, with which seed and settings.
 
+    `settings` are `log_patterns`, the lines that were watched for, and `gives_max_restarts`, which
+    tells whether the launcher was given `max_restarts` by the option that torchrun has for it.
     `format` is `HISTORY_FORMAT` of the version that wrote it (0: a version before there was one).
     """
 

@@ -31,6 +31,8 @@ __all__ = [
     "modules_to_preload",
 ]
 
+_MAX_RESTARTS: Final = "--max-restarts=$max_restarts"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
@@ -93,6 +95,14 @@ class Launcher:
     read_options: str = ""
     own_lines: str = ""
 
+    @property
+    def gives_max_restarts(self) -> bool:
+        """Tell whether it is given the budget as torchrun is, and no option of a job replaces it.
+
+        What a job's options say is checked where there is somebody to read them.
+        """
+        return _MAX_RESTARTS in self.command and bool(self.read_options)
+
     def argv(self, job: JobPlan, node: NodePlan) -> list[str]:
         """Return the complete command line for one node."""
         apart = ["--tee=3", f"--log-dir={node.log_dir}/{WORKER_LOGS}"]
@@ -154,7 +164,7 @@ class Launcher:
 _TORCHRUN_WORDS = (
     "--nnodes=$nnodes",
     "--nproc-per-node=$nproc",
-    "--max-restarts=$max_restarts",
+    _MAX_RESTARTS,
     "--rdzv-backend=$backend",
     "--rdzv-endpoint=$endpoint",
     "--rdzv-id=$run_id",

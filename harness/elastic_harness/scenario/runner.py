@@ -193,7 +193,10 @@ class Run(EngineRun):
                 nproc_per_node=scenario.job.nproc_per_node,
                 max_restarts=scenario.job.max_restarts,
                 limit_s=scenario.limit,
-                settings={"log_patterns": [clause.pattern for clause in log_clauses]},
+                settings={
+                    "log_patterns": [clause.pattern for clause in log_clauses],
+                    "gives_max_restarts": self._launched.launcher.gives_max_restarts,
+                },
                 format=HISTORY_FORMAT,
             ),
         )

@@ -305,6 +305,15 @@ def held_to_the_end(*, is_over: bool) -> Story:
     return story.tell("worker", "n1", gone.event) if is_over else story
 
 
+def one_nonce_later(*, gone_at: float) -> Story:
+    """Let a worker with another run id find the nonce of one that is gone, or not yet."""
+    story = Story().round(1, ["n1"]).group(1, "a")
+    story.at = 150.0
+    story.round(2, ["n1"], run_id="other").group(2, "a")
+    story.at = gone_at
+    return story.gone(1)
+
+
 def without_peer(story: Story) -> Story:
     """Forget rank 1."""
     story.records = [each for each in story.records if getattr(each.event, "rank", 0) != 1]
@@ -323,6 +332,11 @@ def without_count(story: Story) -> Story:
 
 
 CUT = "0 rounds with every rank from 0 on given once; 1 more were cut short while they formed"
+GIVEN = {"gives_max_restarts": True}
+SIZES = (
+    "rank 0 on n1 was told of GROUP_WORLD_SIZE {} and LOCAL_WORLD_SIZE {} in round 1, which has 2 "
+    "nodes, and 1 workers there"
+)
 CUT_ONE = CUT.replace("0 rounds", "1 rounds")
 MISSING = "ranks 1 of round 1 never said hello: whether they were given is not known"
 OPTIONAL = FaultPlanned(id="a", fault="kill", is_optional=True)
@@ -365,6 +379,13 @@ ROWS: tuple[Row, ...] = (
      INVALID, "n1 in round 1 has local ranks 1"),
     ("ranks", None, lambda: Story().hello(1, "n1", 0, 2, local_rank=1).end("stopped"), VALID,
      "0 rounds with every rank from 0 on given once; 1 more were cut short while they formed"),
+    ("ranks", None,
+     lambda: Story(nproc=2).round(1, TWO, group_world_size=2, local_world_size=2), VALID,
+     "1 rounds with every rank from 0 on given once"),
+    ("ranks", None, lambda: Story().round(1, TWO, group_world_size=9), INVALID,
+     SIZES.format(9, None)),
+    ("ranks", None, lambda: Story().round(1, TWO, local_world_size=7), INVALID,
+     SIZES.format(None, 7)),
     # --- ranks of a round that never formed ---
     ("ranks", None, forming, UNKNOWN, MISSING),
     ("ranks", None, lambda: forming(FIRED), VALID, CUT),
@@ -412,6 +433,30 @@ ROWS: tuple[Row, ...] = (
      lambda: Story().hello(1, "n1", 0, 3, restart_count=0).hello(1, "n2", 1, 3, restart_count=1)
      .hello(1, "n3", 2, 3, restart_count=2), INVALID,
      "round 1 disagrees about restart_count: rank 0 on n1 was told 0, rank 1 on n2 1"),
+    ("agreement", None,
+     lambda: Story().hello(1, "n1", 0, 2).hello(1, "n2", 1, 2, run_id="other").group(1, "a"),
+     INVALID, ("one process group disagrees about run_id: rank 0 on n1 was told 'job', rank 1 on "
+     "n2 'other'")),
+    ("agreement", None, lambda: Story().hello(1, "n1", 0, 2).hello(1, "n2", 1, 2, run_id="other"),
+     VALID, "all ranks of every round were told the same"),
+    ("agreement", None, lambda: Story().round(1, ["n1"]).group(1, "a")
+     .round(2, ["n1"], run_id="other").group(2, "b"),
+     VALID, "all ranks of every round were told the same"),
+    ("agreement", None, lambda: one_nonce_later(gone_at=150.0), VALID,
+     "all ranks of every round were told the same"),
+    ("agreement", None, lambda: one_nonce_later(gone_at=150.1), INVALID,
+     ("one process group disagrees about run_id: rank 0 on n1 was told 'job', rank 0 on n1 "
+     "'other'")),
+    ("agreement", None, lambda: Story(settings=GIVEN).round(1, TWO, max_restarts=77), INVALID,
+     "rank 0 on n1 was told max_restarts 77, 3 was asked for"),
+    ("agreement", None, lambda: Story(settings=GIVEN).round(1, TWO, max_restarts=None), VALID,
+     "all ranks of every round were told the same"),
+    ("agreement", None, lambda: Story(settings=GIVEN).round(1, TWO, max_restarts=3), VALID,
+     "all ranks of every round were told the same"),
+    ("agreement", None, lambda: Story().round(1, TWO, max_restarts=77), VALID,
+     "all ranks of every round were told the same"),
+    ("agreement", None, lambda: without_start(Story(settings=GIVEN).round(1, TWO)), VALID,
+     "all ranks of every round were told the same"),
     # --- one_world ---
     ("one_world", None, lambda: Story().round(1, TWO).step(1, 0, 1).round(2, TWO), VALID,
      "no step of an older round began once a newer one was under way"),

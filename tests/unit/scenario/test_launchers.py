@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_harness.scenario.launchers import JobPlan, NodePlan, launcher_named
+from elastic_harness.scenario.launchers import JobPlan, Launcher, NodePlan, launcher_named
 
 _PROCESSORS = 3
 
@@ -54,3 +54,12 @@ def test_who_says_how_long_a_lease_is_gets_that() -> None:
 def test_other_launchers_have_no_pace_of_ours() -> None:
     """They are told what the job says."""
     assert conf_of(32 * _PROCESSORS, "torchrun") == {}
+
+
+def test_only_a_launcher_whose_options_are_read_is_known_to_have_been_given_the_budget() -> None:
+    """Another may be given another number by a job's options."""
+    template = "launch --max-restarts=$max_restarts $options $program"
+    assert launcher_named("torchrun").gives_max_restarts
+    assert not launcher_named(template).gives_max_restarts
+    other = Launcher(name="other", command=("other", "$program"), read_options="a:b")
+    assert not other.gives_max_restarts

@@ -127,6 +127,16 @@ def _wrong_places(world: World) -> Verdict | None:
         )
     for node in world.nodes:
         workers = [worker for worker in world.workers.values() if worker.node == node]
+        for worker in workers:
+            told = worker.hello.group_world_size, worker.hello.local_world_size
+            sizes = len(world.nodes), len(workers)
+            if any(each not in (None, size) for each, size in zip(told, sizes, strict=True)):
+                return invalid(
+                    f"rank {worker.rank} on {node} was told of GROUP_WORLD_SIZE {told[0]} and "
+                    f"LOCAL_WORLD_SIZE {told[1]} in round {_name(world)}, which has {sizes[0]} "
+                    f"nodes, and {sizes[1]} workers there",
+                    (worker.hello_seq,),
+                )
         found = sorted(worker.local_rank for worker in workers)
         if found != list(range(len(found))):
             return invalid(
@@ -173,7 +183,40 @@ def agreement(history: History, _: NoParameters) -> Verdict:
                     f"was told {one}, rank {b.rank} on {b.node} {other}",
                     (a.hello_seq, b.hello_seq),
                 )
-    return _nodes_disagree(history) or valid("all ranks of every round were told the same")
+    problem = _run_ids_disagree(worlds) or _other_budget(history) or _nodes_disagree(history)
+    return problem or valid("all ranks of every round were told the same")
+
+
+def _run_ids_disagree(worlds: list[World]) -> Verdict | None:
+    """Workers of one process group were told one run id, whichever worlds that makes of them."""
+    newest: dict[str, WorkerView] = {}
+    for worker in (each for world in worlds for each in world.workers.values() if each.nonce):
+        a = newest.get(worker.nonce or "", worker)
+        newest[worker.nonce or ""] = worker
+        # An old nonce is read again in a store that outlives a round (worlds.py).
+        are_together = a.gone_at is None or a.gone_at > worker.hello_at
+        if are_together and a.hello.run_id != worker.hello.run_id:
+            return invalid(
+                f"one process group disagrees about run_id: rank {a.rank} on {a.node} was told "
+                f"{a.hello.run_id!r}, rank {worker.rank} on {worker.node} {worker.hello.run_id!r}",
+                (a.hello_seq, worker.hello_seq),
+            )
+    return None
+
+
+def _other_budget(history: History) -> Verdict | None:
+    """Where the launcher was given the budget, its workers are told of it."""
+    run = history.run
+    if run is None or not run.event.settings.get("gives_max_restarts"):
+        return None
+    for entry in history.of_kind(WorkerHello):
+        if entry.event.max_restarts not in (None, run.event.max_restarts):
+            return invalid(
+                f"rank {entry.event.rank} on {entry.node} was told max_restarts "
+                f"{entry.event.max_restarts}, {run.event.max_restarts} was asked for",
+                (entry.seq,),
+            )
+    return None
 
 
 def _nodes_disagree(history: History) -> Verdict | None:

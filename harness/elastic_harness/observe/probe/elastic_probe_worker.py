@@ -109,6 +109,8 @@ class Probe:
             "local_rank": "LOCAL_RANK",
             "group_rank": "GROUP_RANK",
             "world_size": "WORLD_SIZE",
+            "local_world_size": "LOCAL_WORLD_SIZE",
+            "group_world_size": "GROUP_WORLD_SIZE",
             "restart_count": "TORCHELASTIC_RESTART_COUNT",
             "max_restarts": "TORCHELASTIC_MAX_RESTARTS",
             "master_port": "MASTER_PORT",
