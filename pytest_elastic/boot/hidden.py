@@ -23,6 +23,7 @@ from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any, Protocol
 
+from pytest_elastic.boot import pools
 from pytest_elastic.boot.variables import Reads
 
 __all__ = ["HiddenModules", "Late"]
@@ -135,6 +136,9 @@ class HiddenModules:
                 setattr(
                     package, each.rpartition(".")[2], sys.modules.get(each, self.modules.get(each))
                 )
+        if crunchers := {each: sys.modules[each] for each in pools.LIBRARIES if each in names}:
+            # A fresh process begins their threads here, with the signals and processors of now.
+            pools.resize(os.environ, crunchers)
         for spec in claimed:
             assert spec.loader is not None, "it stands before the loader that we have given it"
             spec.loader.exec_module(module_from_spec(spec))

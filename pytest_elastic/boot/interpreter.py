@@ -157,7 +157,7 @@ def become(
     _replace_streams(config)
     _make_main()
     _mend_libraries(program.environ, loaded)
-    pools.resize(program.environ, loaded)
+    pools.resize(program.environ, sys.modules)  # what is hidden yet is told when it comes back
     proc_title.show([sys.executable, *program.argv], program.environ)
     _forget_ourselves(own)
 
@@ -304,7 +304,7 @@ def _mend_libraries(environ: Mapping[str, str], loaded: Mapping[str, Any]) -> No
         logging = loaded["logging"]  # %(relativeCreated)s counts from this; ns since Python 3.13
         is_in_ns = isinstance(logging._startTime, int)  # noqa: SLF001 (no public way)
         logging._startTime = time.time_ns() if is_in_ns else time.time()  # noqa: SLF001
+    if faulthandler.is_enabled():
+        faulthandler.disable()  # all signals have their defaults: enabled, it would set no handler
     if environ.get("PYTHONFAULTHANDLER"):
         faulthandler.enable()
-    elif faulthandler.is_enabled():
-        faulthandler.disable()

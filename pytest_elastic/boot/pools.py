@@ -1,7 +1,8 @@
 """How many threads the number crunchers take, in a process that imported them with one.
 
 torch and OpenBLAS read their variables when they are imported; a warm interpreter imports them with
-one thread, so that it can be forked. Here a program gets the number it would have got.
+one thread, so that it can be forked. Here a program gets the number it would have got, when it
+imports them: OpenBLAS starts its threads at once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["resize", "wanted_threads"]
+__all__ = ["LIBRARIES", "resize", "wanted_threads"]
+
+LIBRARIES = ("torch", "numpy")
 
 _OPENMP = ("libgomp", "libiomp5", "libomp")
 _OPENMP_SETTERS = ("omp_set_num_threads",)
@@ -66,8 +69,11 @@ def _cores() -> int:
 
 def _call(number: int, *, libraries: Sequence[str], names: Sequence[str]) -> bool:
     """Call the first function of `names` in each loaded library of that kind; tell if any."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        loaded = {line.split()[-1] for line in maps}
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            loaded = {line.split()[-1] for line in maps}
+    except OSError:  # the program may have gone where there is no /proc
+        return False
     was_called = False
     for path in sorted(loaded):
         if any(kind in os.path.basename(path) for kind in libraries):

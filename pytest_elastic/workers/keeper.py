@@ -25,6 +25,7 @@ from typing_extensions import assert_never
 
 from pytest_elastic.boot import host, proc_title
 from pytest_elastic.boot.descriptors import close_all_but, open_pidfd
+from pytest_elastic.boot.interpreter import ignored_signals
 from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.credentials import Credentials
@@ -79,6 +80,7 @@ class KeeperRole:
         self._lease_timer: Timer | None = None
         self._tombstone: Tombstone | None = None
         self._folder: str | None = None  # of this agent alone
+        self._ignored_signals: Sequence[int] = ()
         self._cold_reason = ""  # why nothing can be forked from this interpreter
         self._libraries: Mapping[str, Container[str]] = {}
         self._workers: dict[int, WorkerSpec] = {}  # of the newest group, by their first process
@@ -108,6 +110,10 @@ class KeeperRole:
         with contextlib.suppress(PermissionError):
             os.setsid()
         process_tree.become_subreaper()
+        self._host = host.current()
+        self._ignored_signals = (
+            ignored_signals() if self._host is None else self._host.ignored_signals
+        )
         for number in _NOT_FOR_US:
             signal.signal(number, signal.SIG_IGN)
         self._loop = Loop()
@@ -126,7 +132,6 @@ class KeeperRole:
         self._watch_agent()
         agent = self._settings.agent_pid
         proc_title.show([f"pytest-elastic: keeper of agent {agent}"], os.environ)
-        self._host = host.current()
         is_warm, reason = _can_fork_programs(self._host)
         if not is_warm:
             self._host, self._cold_reason = None, reason
@@ -252,7 +257,12 @@ class KeeperRole:
         group = self._group = Group(self._loop, order.round, report=self._report)
         for spec in order.workers:
             try:
-                started = fork_worker(spec, libraries=libraries, notes_fd=self._notes_end)
+                started = fork_worker(
+                    spec,
+                    libraries=libraries,
+                    notes_fd=self._notes_end,
+                    ignored_signals=self._ignored_signals,
+                )
             except OSError as error:
                 group.add_unstarted(spec.local_rank, f"fork: {error.strerror}")
                 continue

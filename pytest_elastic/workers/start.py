@@ -1,15 +1,16 @@
 """Starting one worker: what happens between the fork and its first instruction.
 
-The child gets its own session, its streams, its processors, and every signal at its default; it
-keeps no descriptor of ours. A pipe tells the keeper when that is done: it ends when the new program
-begins (by exec, or when the warm child has closed everything), and carries a sentence if it cannot.
+The child gets its own session, its streams, its processors, and every signal at its default, unless
+our parent has us ignore it; it keeps no descriptor of ours. A pipe tells the keeper when that is
+done: it ends when the new program begins (by exec, or when the warm child has closed everything),
+and carries a sentence if it cannot.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,12 +34,17 @@ class Started:
 
 
 def fork_worker(
-    spec: WorkerSpec, *, libraries: Mapping[str, Container[str]] | None, notes_fd: int
+    spec: WorkerSpec,
+    *,
+    libraries: Mapping[str, Container[str]] | None,
+    notes_fd: int,
+    ignored_signals: Sequence[int],
 ) -> Started | Program:
     """Fork a worker. In the parent: what was started. In a warm child: what it is to become.
 
     `libraries` is what the modules that a warm worker would share have read but by Python; None: it
-    is exec'ed, and the child never returns. `notes_fd` is where this process can be written to.
+    is exec'ed, and the child never returns. `notes_fd` is where this process can be written to;
+    `ignored_signals` are those that its parent has it ignore, as all its children do.
     """
     begun_fd, telling_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     # A signal for the child must wait until it has its own dispositions, or it would be lost.
@@ -51,7 +57,7 @@ def fork_worker(
         os.close(telling_fd)
         raise
     if pid == 0:
-        return _begin(spec, telling_fd, libraries, notes_fd)
+        return _begin(spec, telling_fd, libraries, notes_fd, ignored_signals)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.close(telling_fd)
     return Started(pid=pid, begun_fd=begun_fd)
@@ -62,6 +68,7 @@ def _begin(
     telling_fd: int,
     libraries: Mapping[str, Container[str]] | None,
     notes_fd: int,
+    ignored_signals: Sequence[int],
 ) -> Program:
     """Do the child's part; a failure is told through the pipe and ends the child."""
     try:
@@ -70,22 +77,22 @@ def _begin(
         if libraries is not None:
             late = LateVariables(
                 libraries=libraries,
-                execute=partial(_begin_again, spec),
+                execute=partial(_begin_again, spec, ignored_signals),
                 notes=f"/proc/{os.getppid()}/fd/{notes_fd}",
             )
             # What is open here is closed, and the signals are unblocked, when it becomes that.
             return Program(argv=tuple(spec.command[1:]), environ=dict(spec.environ), late=late)
-        _exec(spec, telling_fd)
+        _exec(spec, ignored_signals, telling_fd)
     except BaseException as error:  # noqa: BLE001 (nothing may unwind into the keeper's frames)
         os.write(telling_fd, _sentence(error))
     os._exit(_CANNOT_START)
 
 
-def _begin_again(spec: WorkerSpec) -> None:
+def _begin_again(spec: WorkerSpec, ignored_signals: Sequence[int]) -> None:
     """Make a worker that was warm what it would be if it had been exec'ed; never returns."""
     try:
         _take_place(spec)
-        _exec(spec)
+        _exec(spec, ignored_signals)
     except BaseException as error:  # noqa: BLE001 (what the program had is gone)
         os.write(2, b"pytest-elastic: cannot begin again: " + _sentence(error) + b"\n")
     os._exit(_CANNOT_START)
@@ -106,10 +113,11 @@ def _redirect(path: str, fd: int) -> None:
     os.close(file)
 
 
-def _exec(spec: WorkerSpec, keep_fd: int = 2) -> None:
+def _exec(spec: WorkerSpec, ignored_signals: Sequence[int], keep_fd: int = 2) -> None:
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        if signal.getsignal(number) is not signal.SIG_DFL:
-            signal.signal(number, signal.SIG_DFL)
+        wanted = signal.SIG_IGN if number in ignored_signals else signal.SIG_DFL
+        if signal.getsignal(number) is not wanted:
+            signal.signal(number, wanted)
     signal.set_wakeup_fd(-1)
     os.closerange(3, keep_fd)
     os.closerange(keep_fd + 1, _END_OF_DESCRIPTORS)

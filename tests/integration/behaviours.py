@@ -128,6 +128,21 @@ def outer():
 outer()
 """
 
+# Each thread that numpy starts has to have the mask of now, or it takes the signal, and dies of it.
+_WAITS_FOR_A_SIGNAL = """\
+import os, signal, time
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+import torch
+time.sleep(0.2)  # a thread that begins blocks all signals for a moment
+os.kill(os.getpid(), signal.SIGTERM)
+print(signal.sigwait({signal.SIGTERM}))
+"""
+_GIVES_UP_PROCESSORS = """\
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import numpy, torch
+print(torch.get_num_threads(), len(os.listdir("/proc/self/task")))
+"""
 _TRAIN = """\
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -267,6 +282,8 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
         command=["script.py"],
         files={"script.py": "import neighbour", "neighbour.py": "print(__name__, __file__)"},
     ),
+    "a signal that is waited for": script(_WAITS_FOR_A_SIGNAL, OMP_NUM_THREADS="2"),
+    "processors given up before an import": script(_GIVES_UP_PROCESSORS),
     "training": script(_TRAIN, OMP_NUM_THREADS="1"),
     "training with two threads": script(_TRAIN, OMP_NUM_THREADS="2"),
     "training with as many threads as there are": script(_TRAIN),

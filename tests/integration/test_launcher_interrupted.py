@@ -7,6 +7,7 @@ import re
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -166,3 +167,25 @@ def test_a_worker_that_prints_much_neither_stops_the_launcher_nor_fills_it(folde
     (log,) = (folder / "logs").rglob("stdout.log")
     assert log.stat().st_size == line * count
     assert shown + len(rest) > 0
+
+
+@pytest.mark.parametrize("start", ["auto", "exec"])
+def test_what_a_parent_ignores_is_ignored_by_workers(tmp_path: Path, start: str) -> None:
+    """As Slurm scripts have it by `trap '' USR1`; also where a worker begins again."""
+    (tmp_path / "script.py").write_text(
+        "import os, signal\n"
+        "if 'AGAIN' not in os.environ: os.environ.update(AGAIN='1', OMP_NUM_THREADS='3')\n"
+        "print('ignored', signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN)\n"
+        "print('TERM', signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)\n"
+    )
+    words = ["-m", "pytest_elastic", "run", "--standalone", f"--worker-start={start}", "script.py"]
+    done = subprocess.run(
+        ["sh", "-c", "trap '' USR1; exec \"$@\"", "sh", sys.executable, *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["ignored", "True", "TERM", "True"], done.stderr
