@@ -39,6 +39,9 @@ class Late(Protocol):
     def begin(self) -> None:
         """Note the process, as its program is about to begin."""
 
+    def started(self, threads: int) -> None:
+        """Note threads that modules have started, which came back."""
+
     def missed(self, variable: str) -> None:
         """Begin again, or return."""
 
@@ -138,7 +141,9 @@ class HiddenModules:
                 )
         if crunchers := {each: sys.modules[each] for each in pools.LIBRARIES if each in names}:
             # A fresh process begins their threads here, with the signals and processors of now.
-            pools.resize(os.environ, crunchers)
+            started = pools.resize(os.environ, crunchers)
+            if self._late is not None:
+                self._late.started(started)
         for spec in claimed:
             assert spec.loader is not None, "it stands before the loader that we have given it"
             spec.loader.exec_module(module_from_spec(spec))

@@ -32,8 +32,12 @@ def wanted_threads(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
     return omp, _number(environ.get("OPENBLAS_NUM_THREADS")) or omp
 
 
-def resize(environ: Mapping[str, str], loaded: Mapping[str, Any]) -> None:
-    """Give torch and OpenBLAS, where loaded, the numbers of threads that `environ` asks for."""
+def resize(environ: Mapping[str, str], loaded: Mapping[str, Any]) -> int:
+    """Give torch and OpenBLAS, where loaded, the numbers of threads that `environ` asks for.
+
+    Returns how many threads that has started.
+    """
+    before = _threads()
     torch_threads, blas_threads = wanted_threads(environ)
     if torch_threads != 1 and "torch" in loaded:
         number = torch_threads or _cores()
@@ -45,6 +49,14 @@ def resize(environ: Mapping[str, str], loaded: Mapping[str, Any]) -> None:
     if blas_threads != 1 and "numpy" in loaded:
         number = blas_threads or len(os.sched_getaffinity(0))
         _call(number, libraries=("openblas",), names=_OPENBLAS_SETTERS)
+    return _threads() - before
+
+
+def _threads() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 0  # the program has gone where there is no /proc
 
 
 def _number(text: str | None) -> int | None:
@@ -72,7 +84,7 @@ def _call(number: int, *, libraries: Sequence[str], names: Sequence[str]) -> boo
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             loaded = {line.split()[-1] for line in maps}
-    except OSError:  # the program may have gone where there is no /proc
+    except OSError:
         return False
     was_called = False
     for path in sorted(loaded):

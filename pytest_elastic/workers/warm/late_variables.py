@@ -48,6 +48,10 @@ class LateVariables:
         os.umask(self._umask)
         self._processors = frozenset(os.sched_getaffinity(0))
 
+    def started(self, threads: int) -> None:
+        """Note threads that are none of the program's."""
+        self._threads += threads
+
     def missed(self, variable: str) -> None:
         """Begin again, or return and have said why not."""
         obstacle = self._obstacle()
