@@ -85,8 +85,8 @@ def elastic_job(elastic_jobs: JobsOfTest) -> Callable[..., Job]:
     ["checkpoints"]}: without these), options (more words for the launcher), conf (of the
     rendezvous), store_host ("n3") or endpoints (["n1", "n2", "n3"]), observe, proxies, requires
     (capabilities), resources and labels (of the machines of a Ray), without (invariants),
-    no_workers (True: the job is to end before any is started) and seed. Given here they beat those of the marker `elastic`, which beat the command line, which beats the
-    ini file.
+    no_workers (True: the job is to end before any is started) and seed. Given here they beat those
+    of the marker `elastic`, which beat the command line, which beats the ini file.
     What holds for every job (ranks agree, no two worlds, nothing is left over ...) is judged when
     the test ends, as part of the test. Raises UsageError for a setting or a program that is none.
     """

@@ -159,11 +159,11 @@ class Nodes(ScenarioModel):
         if isinstance(value, str) and (found := re.fullmatch(r"(\d+):(\d+)", value)):
             value = {"min": int(found[1]), "max": int(found[2])}  # as on a command line
         if not isinstance(value, (dict, Nodes)):
-            quoted = isinstance(value, str) and value.isdecimal()
-            raise ValueError(
-                "a number, MIN:MAX or {initial, min, max} is expected, found "
-                f"{'nothing' if value is None else repr(value)}"
-                + (f" (did you mean {int(value)}?)" if quoted else "")
+            is_quoted = isinstance(value, str) and value.isdecimal()
+            hint = f" (did you mean {value}?)" if is_quoted else ""
+            given = "nothing" if value is None else repr(value)
+            raise ValueError(  # noqa: TRY004 (pydantic reports a ValueError)
+                f"a number, MIN:MAX or {{initial, min, max}} is expected, found {given}{hint}"
             )
         if isinstance(value, dict) and "initial" in value:
             return {"min": value["initial"], "max": value["initial"], **value}
