@@ -101,7 +101,7 @@ def parse_rdzv_conf(
     does it; without `on_unknown` it is refused (UsageError), as any value that is wrong.
     """
     values: dict[str, str] = {}
-    for key, value in _conf_items(text):
+    for key, value in conf_items(text):
         if key in _ETCD_SETTINGS:
             raise UsageError(
                 f"--rdzv-conf {key} is a setting of torch's etcd backends; here it is {backend}"
@@ -166,7 +166,7 @@ def parse_backend_conf(
     Of handlers, only torch's own settings are known by name. `on_unknown` is told of keys of ours
     that are not known.
     """
-    values = dict(_conf_items(text))
+    values = dict(conf_items(text))
     if backend in ("c10d", "static"):
         conf = parse_rdzv_conf(text, on_unknown=on_unknown)
         if backend == "c10d" and conf.store_type == "file":
@@ -195,7 +195,7 @@ def parse_backend_conf(
 
 def store_type_of(text: str) -> str:
     """Return how `--rdzv-conf` says that nodes find each other: "tcp" or "file"."""
-    return dict(_conf_items(text)).get("store_type", "tcp").lower()
+    return dict(conf_items(text)).get("store_type", "tcp").lower()
 
 
 def _refuse_quorum(values: Mapping[str, str], why: str) -> None:
@@ -203,7 +203,8 @@ def _refuse_quorum(values: Mapping[str, str], why: str) -> None:
         raise UsageError(f"--rdzv-conf quorum={values['quorum']} has no effect with {why}")
 
 
-def _conf_items(text: str) -> Iterator[tuple[str, str]]:
+def conf_items(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a "key=value,key=value" text; raises UsageError for what is none."""
     # Quotes that a shell did not take away, because they were quoted themselves.
     for item in filter(None, (part.strip() for part in text.strip().strip("\"'").split(","))):
         key, separator, value = (part.strip() for part in item.partition("="))

@@ -7,11 +7,12 @@ says what came out. Scenario files and folders are handed to pytest.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
     from elastic_harness.checkup.card import Row
     from elastic_harness.checkup.runs import Runs, Settings
 
-    from pytest_elastic.config import LaunchConfig
+    from pytest_elastic.cli.launched import Launched
 
 __all__ = ["build_parser", "main"]
 
 _SUFFIX = ".elastic.yaml"
+_NODES = 3
+_PATIENCE = "PYTEST_ELASTIC_PATIENCE"
 _INTERRUPTED = (
     "Interrupted: the runs are being ended, which takes seconds; Ctrl-C again ends at once."
 )
@@ -43,6 +46,8 @@ _OF_A_CHECKUP = (
     *("nodes", "nproc_per_node", "only", "leave_out", "save"),
     *("tolerance", "limit", "observe_step", "jobs"),
 )
+# Those that pytest has, too, after `--elastic-`.
+_OF_BOTH = ("launcher", "cluster", "seed", "artifacts", "patience")
 # What launches a script elsewhere: the words behind are options of the launcher.
 _LAUNCH_COMMANDS = (
     ("torchrun",),
@@ -94,13 +99,20 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", metavar="N", type=int, help="where all chance comes from")
     parser.add_argument("--artifacts", metavar="DIR", help="where runs leave their traces")
+    parser.add_argument(
+        "--patience",
+        type=_factor,
+        metavar="FACTOR",
+        help="how many times longer than it says a run waits for anything, on a slow machine",
+    )
     checkup = parser.add_argument_group("check-up of a script")
     checkup.add_argument("--nodes", type=_positive, metavar="N", help="default: 3")
+    checkup.add_argument("--nproc-per-node", type=_positive, metavar="N", help="default: 1")
     checkup.add_argument(
-        "--nproc-per-node", type=_positive, default=1, metavar="N", help="default: 1"
-    )
-    checkup.add_argument(
-        "--only", metavar="TEST,...", default="", help="these tests of the battery, and no others"
+        "--only",
+        type=_tests,
+        metavar="TEST,...",
+        help="these tests of the battery, and no others; uninterrupted: none of them",
     )
     checkup.add_argument(
         "--leave-out",
@@ -113,7 +125,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     checkup.add_argument(
         "--tolerance",
-        type=float,
+        type=_tolerance,
         default=1e-6,
         metavar="PART",
         help="the relative difference that parameters may have at the end (default: 1e-6)",
@@ -127,6 +139,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     checkup.add_argument(
         "--observe-step",
+        type=_step_pattern,
         metavar="REGEX",
         help=r"how the script prints a step, such as 'step (\d+)', where its optimizer counts none",
     )
@@ -154,13 +167,58 @@ def _seconds(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _number(text: str, *, at_least: float, at_most: float) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not at_least <= number <= at_most:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: a number from {at_least:g} to {at_most:g} is expected"
+        )
+    return number
+
+
+def _tolerance(text: str) -> float:
+    return _number(text, at_least=0, at_most=1)
+
+
+def _factor(text: str) -> float:
+    return _number(text, at_least=1, at_most=1000)
+
+
+def _step_pattern(text: str) -> str:
+    from elastic_harness.scenario.job_spec import Observe
+    from elastic_harness.scenario.validation import first_message
+    from pydantic import ValidationError
+
+    try:
+        Observe(step=text)
+    except ValidationError as error:
+        message = first_message(error, ()).removeprefix("step: ")
+        raise argparse.ArgumentTypeError(message) from error
+    return text
+
+
+def _tests(text: str) -> Sequence[str]:
+    from elastic_harness.checkup.battery import BATTERY, UNDISTURBED
+
+    names = [name for name in text.split(",") if name]
+    known = [UNDISTURBED, *(test.name for test in BATTERY)]
+    wrong = [name for name in names if name not in known]
+    if wrong or not names:
+        found = f"there is no test {wrong[0]!r}" if wrong else "no test is named"
+        raise argparse.ArgumentTypeError(f"{found}: known are {', '.join(known)}")
+    return names
+
+
 def _are_scenarios(words: Sequence[str]) -> bool:
     return words[0].endswith(_SUFFIX) or f"{_SUFFIX}::" in words[0] or os.path.isdir(words[0])
 
 
 def _become_pytest(given: argparse.Namespace, words: Sequence[str]) -> NoReturn:
     """Become pytest, which runs the scenarios."""
-    named = {name: getattr(given, name) for name in ("launcher", "cluster", "seed", "artifacts")}
+    named = {name: getattr(given, name) for name in _OF_BOTH}
     # Options may stand behind the files as well: nothing there is a script's.
     options = [f"--elastic-{name}={value}" for name, value in named.items() if value is not None]
     pytest = [sys.executable, "-m", "pytest_elastic.plugin.chaos_session"]
@@ -170,11 +228,11 @@ def _become_pytest(given: argparse.Namespace, words: Sequence[str]) -> NoReturn:
 
 def _renamed(words: Sequence[str]) -> list[str]:
     """Return what stands behind scenario files for pytest: our options by their names there."""
-    ours = ("--launcher", "--cluster", "--seed", "--artifacts")
     found = []
     for word in words:
         name, _, value = word.partition("=")
-        prefix = f"--elastic-{name[2:]}" if name in ours else name
+        is_ours = name.startswith("--") and name[2:] in _OF_BOTH
+        prefix = f"--elastic-{name[2:]}" if is_ours else name
         found.append(f"{prefix}={value}" if value else prefix)
     return found
 
@@ -183,7 +241,7 @@ def _renamed(words: Sequence[str]) -> list[str]:
 
 
 def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
-    from elastic_harness.checkup.battery import BATTERY, Checkup
+    from elastic_harness.checkup.battery import Checkup
     from elastic_harness.checkup.card import card_text
     from elastic_harness.checkup.runs import Runs
     from elastic_harness.cluster.server.server_process import sharing_one_interpreter
@@ -192,12 +250,8 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
 
     from pytest_elastic.cli.status_line import StatusLine
 
-    names = tuple(filter(None, given.only.split(",")))
-    known = [test.name for test in BATTERY]
-    for name in names:
-        if name not in known:
-            raise UsageError(f"--only={name}: there is no such test: {', '.join(known)}")
-    job, nodes, shown = _job(given, words)
+    launched = _launched(given, words)
+    job, shown = _job(given, launched)
     name = f"chaos-{os.path.splitext(os.path.basename(shown))[0]}"
     artifacts = create_run_directory(given.artifacts or ".elastic", name).path
     folder = os.path.abspath(given.save or os.path.join(artifacts, "scenarios"))
@@ -209,15 +263,21 @@ def _check_up(given: argparse.Namespace, words: Sequence[str]) -> int:
         job["script"] = os.path.relpath(job["script"], folder)
     runs = Runs(
         _settings(given, folder, artifacts),
-        Checkup(job=job, nodes=nodes, tolerance=given.tolerance, limit_s=given.limit),
+        Checkup(
+            job=job,
+            nodes=given.nodes or launched.nodes or _NODES,
+            tolerance=given.tolerance,
+            limit_s=given.limit,
+        ),
         shown,
+        notes=[launched.note] if launched.note else [],
     )
     jobs = runs.settings.jobs
     shared = sharing_one_interpreter(modules_to_preload()) if jobs > 1 else nullcontext()
     _answer_interrupts()
     try:
         with shared, StatusLine(runs.under_way) as screen:
-            rows = _run(runs, shown, names, screen.tell)
+            rows = _run(runs, shown, given.only or (), screen.tell)
     except UsageError as error:
         if name := _own_option_in(job.get("args", ())):
             error.hint = (
@@ -292,32 +352,35 @@ def _run(runs: Runs, shown: str, names: Sequence[str], tell: Callable[[str], Non
     return [undisturbed, *sorted(rows, key=lambda row: order.index(row.name))]
 
 
-def _job(given: argparse.Namespace, words: Sequence[str]) -> tuple[dict[str, Any], int, str]:
-    """Return the job as a scenario has it, its nodes, and the program's name for people."""
-    is_module, nproc, nodes = given.is_module, given.nproc_per_node, given.nodes or 3
+def _launched(given: argparse.Namespace, words: Sequence[str]) -> Launched:
+    """Return the program, and what a launcher's command line says of its job."""
+    from pytest_elastic.cli.launched import Launched, read_launched
+
     for command in _LAUNCH_COMMANDS:
-        if not is_module and tuple(words[: len(command)]) == command:
-            launched = _launched(words[len(command) :])
-            is_module = launched.program.kind == "module"
-            nproc = launched.nproc_per_node if launched.nproc_per_node != 1 else nproc
-            words = [launched.program.target, *launched.program.args]
-            if given.nodes is None and launched.max_nodes > 1:
-                nodes = launched.max_nodes
-            break
-    name, *arguments = words
-    if not is_module and not os.path.isfile(name):
+        if not given.is_module and tuple(words[: len(command)]) == command:
+            rest = words[len(command) :]
+            return read_launched(rest, nodes=given.nodes, nproc=given.nproc_per_node)
+    return Launched(words=words, is_module=given.is_module)
+
+
+def _job(given: argparse.Namespace, launched: Launched) -> tuple[dict[str, Any], str]:
+    """Return the job as a scenario has it, and the program's name for people."""
+    name, *arguments = launched.words
+    if not launched.is_module and not os.path.isfile(name):
         raise UsageError(
             f"there is no script {name!r}",
             hint="A module is given as -m MODULE, a folder of scenario files by its path.",
         )
+    is_module = launched.is_module
     job: dict[str, Any] = {"module": name} if is_module else {"script": os.path.abspath(name)}
     job |= {"args": arguments} if arguments else {}
-    job |= {"nproc_per_node": nproc} if nproc != 1 else {}
+    job |= {"nproc_per_node": given.nproc_per_node} if given.nproc_per_node else {}
     left_out = [_below_here(path) for path in given.leave_out.split(",") if path]
     job |= {"max_restarts": 3, "working_copy": {"leave_out": left_out} if left_out else True}
+    job |= launched.job
     if given.observe_step:
         job["observe"] = {"step": given.observe_step}
-    return job, nodes, name if is_module else os.path.relpath(name)
+    return job, name if is_module else os.path.relpath(name)
 
 
 def _below_here(path: str) -> str:
@@ -329,16 +392,6 @@ def _below_here(path: str) -> str:
             hint="Only that folder is copied for the runs: --leave-out=checkpoints, say.",
         )
     return relative
-
-
-def _launched(words: Sequence[str]) -> LaunchConfig:
-    """Return what a command line of torchrun's asks for; raises UsageError."""
-    from pytest_elastic.cli.options import parse_run_command
-
-    config = parse_run_command(words, os.environ, count_devices=lambda _: 1)
-    if config.program.kind not in ("script", "module"):
-        raise UsageError("a check-up follows what Python runs: a script, or a module with -m")
-    return config
 
 
 def _settings(given: argparse.Namespace, folder: str, artifacts: str) -> Settings:
@@ -355,5 +408,14 @@ def _settings(given: argparse.Namespace, folder: str, artifacts: str) -> Setting
         seed=given.seed if given.seed is not None else 1,
         jobs=given.jobs or jobs,
         environ=dict(os.environ),
+        patience=given.patience or _patience_of(os.environ),
         command=shlex.join(["pytest-elastic", "chaos", *sys.argv[2:]]),
     )
+
+
+def _patience_of(environ: Mapping[str, str]) -> float:
+    """Return the patience that pytest would have here."""
+    try:
+        return _factor(environ.get(_PATIENCE) or "1")
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"{_PATIENCE}={error}") from error

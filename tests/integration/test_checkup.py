@@ -245,6 +245,19 @@ def test_what_three_ranks_add_up_ends_with_the_same_to_the_bit(tmp_path: Path) -
     assert "same" in rows_of(done.stdout)["worker-killed"], done.stdout
 
 
+def test_the_undisturbed_part_can_be_run_alone(tmp_path: Path) -> None:
+    """By the name that its row has; with what the command line of torchrun says of the job."""
+    (tmp_path / "train.py").write_text(WITHOUT_TORCH)
+    words = ["--only=uninterrupted", "--nodes=1", "--cluster=process", "--save=battery"]
+    torchrun = ["torchrun", "--max-restarts=5", "--rdzv-conf=join_timeout=9", "--role=trainer"]
+    done = check_up(*words, *torchrun, "train.py", cwd=tmp_path)
+    assert set(rows_of(done.stdout)) == {"uninterrupted"}, done.stdout + done.stderr
+    assert "Note: not taken over from the command line: --role (" in done.stdout
+    (kept,) = (tmp_path / "battery").iterdir()
+    assert "  max_restarts: 5\n" in kept.read_text()
+    assert "    conf: {join_timeout: '9'}\n" in kept.read_text()
+
+
 def test_a_terminal_shows_what_is_under_way(tmp_path: Path) -> None:
     """In its last line, with seconds."""
     (tmp_path / "train.py").write_text(WITHOUT_TORCH.replace("0.02", "0.1"))
@@ -281,14 +294,25 @@ def _read(terminal: int) -> bytes:
     ("words", "said"),
     [
         (["nowhere.py"], "there is no script 'nowhere.py'"),
-        (["--only=worker-kiled", "train.py"], "there is no such test: worker-killed, "),
+        (["--only=worker-kiled", "train.py"], "no test 'worker-kiled': known are uninterrupted, "),
+        (["--only=", "train.py"], "no test is named: known are uninterrupted, worker-killed, "),
+        (["--tolerance=-1", "train.py"], "--tolerance: '-1': a number from 0 to 1 is expected"),
+        (["--observe-step=(", "train.py"], "--observe-step: '(' is not a regular expression"),
+        (["--patience=0", "train.py"], "--patience: '0': a number from 1 to 1000 is expected"),
+        (
+            ["--nodes=2", "torchrun", "--nnodes=3", "train.py"],
+            "--nodes=2 and --nnodes=3 contradict each other",
+        ),
         (["--nodes=0", "train.py"], "a whole number of at least 1 is expected"),
         (["--limit=3", "train.py"], "'3' is not a duration: write for example 10s, 500ms or 2m"),
         (["python3", "nowhere.py"], "there is no script 'nowhere.py'"),
         (["torchrun", "--no-python", "ls"], "follows what Python runs"),
         (["--leave-out=a,/tmp", "train.py"], "--leave-out=/tmp is no file or folder below the"),
         (["--leave-out=../a", "train.py"], "--leave-out=../a is no file or folder below the"),
-        (["--observe-step=x", "a.elastic.yaml"], "--observe-step is for the check-up of a script"),
+        (
+            ["--observe-step=(x)", "a.elastic.yaml"],
+            "--observe-step is for the check-up of a script",
+        ),
         (["--jobs=2", "."], "--jobs is for the check-up of a script, and . is scenarios"),
     ],
 )

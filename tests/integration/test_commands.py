@@ -102,7 +102,8 @@ def scenarios(tmp_path: Path) -> Path:
     ("words", "code"),
     [
         ("unknown.elastic.yaml", 3),
-        ("unknown.elastic.yaml -n 2", 3),
+        ("unknown.elastic.yaml -n 2 --patience=2", 3),
+        ("--patience=2 unknown.elastic.yaml", 3),
         ("unknown.elastic.yaml invalid.elastic.yaml", 1),
         ("missing.elastic.yaml", 2),
         ("unknown.elastic.yaml::other", 2),

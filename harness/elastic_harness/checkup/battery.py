@@ -13,6 +13,7 @@ from elastic_harness.scenario.reading.yaml_tree import dump
 
 __all__ = [
     "BATTERY",
+    "UNDISTURBED",
     "Checkup",
     "FaultTest",
     "NotKnown",
@@ -21,6 +22,8 @@ __all__ = [
     "scenario_text",
 ]
 
+# The run that the others are compared with.
+UNDISTURBED = "uninterrupted"
 # What a job is given beyond four times its undisturbed time.
 _MARGIN_S = 60.0
 # A node that joins needs about a second; a job must not be over by then.
@@ -79,7 +82,7 @@ def reference_scenario(checkup: Checkup, seen: Measured | None = None) -> str:
     to_observe = ({"parameters": "identical"}, {"samples": "exactly_once"})
     clauses = ({"job": "succeeded"}, *to_observe) if seen is None else _what_was_seen(seen)
     scenario = {
-        **_head("uninterrupted", "The job without any fault", checkup, checkup.limit_s),
+        **_head(UNDISTURBED, "The job without any fault", checkup, checkup.limit_s),
         "nodes": checkup.nodes,
         "expect": {"finally": list(clauses)},
     }

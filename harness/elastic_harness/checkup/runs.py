@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from elastic_harness.checkup.battery import (
     BATTERY,
+    UNDISTURBED,
     Checkup,
     FaultTest,
     NotKnown,
@@ -65,6 +66,7 @@ class Settings:
     jobs: int
     environ: Mapping[str, str]
     command: str
+    patience: float = 1.0
 
 
 @dataclass(slots=True)
@@ -89,7 +91,7 @@ class Runs:
 
         Raises UsageError for a script that no fault can be tried on.
         """
-        loaded = self._load("uninterrupted", reference_scenario(self.checkup))
+        loaded = self._load(UNDISTURBED, reference_scenario(self.checkup))
         self._reader = CheckpointReader()
         with self._several(2) as pool:
             runs = [pool.submit(self._run, loaded) for _ in range(2)]
@@ -121,13 +123,13 @@ class Runs:
                 "torch.save or safetensors of less than 1 GB: what it holds beside parameters and "
                 "optimizer is not compared"
             )
-        self._load("uninterrupted", reference_scenario(self.checkup, one))
+        self._load(UNDISTURBED, reference_scenario(self.checkup, one))
         result, directory = found[0]
         if wrong := what_is_wrong_without_a_fault(result.history):
             self.notes.append(wrong)
         judgements = judge_undisturbed(result.history)
         directory.write_reports(result.history, judgements, command=self.settings.command)
-        return one, self._row("uninterrupted", "Without any fault", found[0], judgements, one)
+        return one, self._row(UNDISTURBED, "Without any fault", found[0], judgements, one)
 
     def battery(self, seen: Measured, names: Sequence[str]) -> Iterator[Row]:
         """Run the tests that are named, all if none is; yields each row when it is known."""
@@ -162,7 +164,7 @@ class Runs:
         """Give as many threads as there may be runs at a time, and a cluster for each."""
         jobs = max(1, min(self.settings.jobs, at_most))
         while len(self._sessions) < jobs:
-            session = HarnessSession(self.settings.choice)
+            session = HarnessSession(self.settings.choice, patience=self.settings.patience)
             self._sessions.append(session)
             self._idle.put(session)
         with ThreadPoolExecutor(max_workers=jobs) as pool:
