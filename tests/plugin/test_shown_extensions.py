@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from elastic_harness.scenario.launchers import launcher_named
 
+from pytest_elastic.errors import UsageError
 from tests.plugin.place import Place, scenario
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -109,6 +111,29 @@ def test_the_checker_of_the_page_is_one_like_ours(place: Place) -> None:
     called = place.pytest("slow.elastic.yaml")
     assert called.code == pytest.ExitCode.INTERRUPTED, called.out
     assert "slow.elastic.yaml:6:27: the job is not given '--fast'" in called.out
+
+
+def test_the_launcher_of_the_page_runs_jobs(place: Place) -> None:
+    """By its name; it restarts a worker, and is told what a job asks for."""
+    place.add("waits.py", WAITS)
+    place.add("conftest.py", shown("plugin.md", "A launcher of your own"))
+    killed = KILLED.replace("rank 1", "rank 0")
+    text = scenario("killed", killed, script="waits.py", nodes="1", max_restarts=1)
+    place.add("killed.elastic.yaml", text)
+    called = place.pytest("-rA", "--elastic-launcher=nice", "--elastic-cluster=process")
+    assert called.outcomes == {"killed": "PASSED"}, called.out
+
+
+def test_the_page_names_every_word_of_a_launchers_command() -> None:
+    """And none that there is not."""
+    section = (DOCS / "plugin.md").read_text().partition("## A launcher of your own\n")[2]
+    table = section.partition("| word of the command |")[2].partition("\n\n")[0]
+    cells = [row.split("|")[1] for row in table.splitlines()[2:]]
+    named = {word for cell in cells for word in re.findall(r"`(\$\w+)`", cell)}
+    with pytest.raises(UsageError) as refused:
+        launcher_named("run $none $program")
+    known = str(refused.value.hint).removeprefix("known: ").split(", ")
+    assert named == set(known)
 
 
 def test_the_cluster_of_the_page_runs_jobs(place: Place) -> None:
