@@ -85,6 +85,7 @@ _CHECKUP: Final = ("tests/unit/checkup/test_saved_state.py",)
 # What judges, and the tests that have to notice a change of it. They are to take about a second.
 FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "history/checkers/safety": _CHECKERS,
+    "history/checkers/limits": _CHECKERS,
     "history/checkers/conduct": _CONDUCT,
     "history/checkers/consistent": _CONSISTENT,
     "history/checkers/liveness": _CHECKERS,

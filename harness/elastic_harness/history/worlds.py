@@ -132,6 +132,11 @@ class World:
         return self.ordinal if self.round is None else self.round
 
     @property
+    def name(self) -> str:
+        """Its number for people, with the job's where that is not the first."""
+        return f"{self.number} of job {self.job}" if self.job > 1 else str(self.number)
+
+    @property
     def restart_count(self) -> int | None:
         """The restart count its workers were told; the highest where they disagree."""
         counts = [each.hello.restart_count for each in self.workers.values()]

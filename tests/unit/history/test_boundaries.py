@@ -305,6 +305,76 @@ def held_to_the_end(*, is_over: bool) -> Story:
     return story.tell("worker", "n1", gone.event) if is_over else story
 
 
+def uncounted(
+    *events: Event,
+    at: float = 110.0,
+    is_hit: bool = True,
+    disturbs: bool = True,
+    nodes: Sequence[str] = TWO,
+    **more: object,
+) -> Story:
+    """Let rank 1 be killed after 105 s, and a round begin at 120 s with the same restart count."""
+    story = Story(nodes=3)
+    story.at = 105.0
+    story.round(1, TWO)
+    if is_hit:
+        hit = (("n2", 1, story.pids[1, 1]),)
+        story.fault("crash", workers=hit, disturbs=disturbs)
+    story.gone(1)
+    _tell(story, events, at)
+    story.at = 120.0
+    return story.round(2, nodes, **{"restart_count": 0, **more})
+
+
+def raised() -> Story:
+    """Let rank 1 fail by itself, and a round begin with the same restart count."""
+    story = uncounted(is_hit=False)
+    event = WorkerRaised(pid=story.pids[1, 1], rank=1, error="E", message="")
+    story.records.insert(3, Record(at=106.0, source="worker", node="n2", run_id="job", event=event))
+    return story
+
+
+def hit_and_finished() -> Story:
+    """Let rank 1 end well after it was hit."""
+    story = uncounted()
+    event = WorkerFinished(pid=story.pids[1, 1], rank=1)
+    gone = next(n for n, each in enumerate(story.records) if isinstance(each.event, WorkerGone))
+    story.records.insert(gone, replace(story.records[gone], event=event))
+    return story
+
+
+def counted_on_one_node() -> Story:
+    """Let only one node count a restart."""
+    story = uncounted()
+    del story.records[-1]
+    return story.hello(2, "n2", 1, 2, restart_count=1)
+
+
+def counted_before() -> Story:
+    """Let nodes have counts that differ, and none of them rise."""
+    story = uncounted()
+    for place in (2, -1):
+        hello = story.records[place].event
+        assert isinstance(hello, WorkerHello)
+        told = replace(hello, restart_count=2)
+        story.records[place] = replace(story.records[place], event=told)
+    return story
+
+
+def uncounted_later() -> Story:
+    """Let the first failure be counted, and not the second."""
+    story = uncounted(restart_count=1)
+    story.fault("again", workers=(("n2", 1, story.pids[2, 1]),)).gone(2)
+    return story.round(3, TWO, restart_count=1)
+
+
+def still_there() -> Story:
+    """Let rank 1 be hit, and never be seen dead."""
+    story = uncounted()
+    story.records = [each for each in story.records if not isinstance(each.event, WorkerGone)]
+    return story
+
+
 def one_nonce_later(*, gone_at: float) -> Story:
     """Let a worker with another run id find the nonce of one that is gone, or not yet."""
     story = Story().round(1, ["n1"]).group(1, "a")
@@ -343,6 +413,13 @@ OPTIONAL = FaultPlanned(id="a", fault="kill", is_optional=True)
 ENDED = ProcessExited(pid=1, role="launcher", exit_code=1)
 FIRED = FaultFired(id="a", fault="kill", targets=())
 
+HIT = replace(FIRED, workers=(("n1", 0, 1),))
+UNCHARGED = RoundEnded(round=1, reason="", charged=False, restarts_used=0)
+NONE_USED = "0 of 3 restarts were used"
+UNCOUNTED = (
+    "rank 1 of round 1 failed on n2, and the restart count of round 2 is 0, as it was: "
+    "restarts are not counted, or this was none"
+)
 HELD = (
     "rank 0 was held for {} s by two workers of one restart count, on n1 and on n3, and one of "
     "their rounds never formed"
@@ -487,6 +564,35 @@ ROWS: tuple[Row, ...] = (
     ("budget", None, lambda: used(1), VALID, "0 of 1 restarts were used"),
     ("budget", None, lambda: Story(max_restarts=0).round(1, TWO).gone(1).round(2, TWO), INVALID,
      "round 2 has restart count 1, 0 allowed"),
+    # --- failures that were not counted ---
+    ("budget", None, uncounted, UNKNOWN, UNCOUNTED),
+    ("budget", None, uncounted_later, UNKNOWN,
+     UNCOUNTED.replace("round 2 is 0", "round 3 is 1").replace("round 1", "round 2")),
+    ("budget", None, raised, UNKNOWN, UNCOUNTED),
+    ("budget", None, lambda: uncounted(nodes=("n2", "n1")), UNKNOWN, UNCOUNTED),
+    ("budget", None, counted_on_one_node, VALID, "1 of 3 restarts were used"),
+    ("budget", None, counted_before, UNKNOWN, UNCOUNTED.replace("is 0", "is 2")),
+    ("budget", None, lambda: uncounted(is_hit=False), VALID, NONE_USED),
+    ("budget", None, lambda: uncounted(disturbs=False), VALID, NONE_USED),
+    ("budget", None, lambda: uncounted(nodes=("n2", "n3")), VALID, NONE_USED),
+    ("budget", None, lambda: uncounted(run_id="other"), VALID, NONE_USED),
+    ("budget", None, hit_and_finished, VALID, NONE_USED),
+    ("budget", None, still_there, VALID, NONE_USED),
+    ("budget", None, lambda: uncounted(FIRED, at=101.0), VALID, NONE_USED),
+    ("budget", None, lambda: uncounted(FIRED, at=120.0), UNKNOWN, UNCOUNTED),
+    ("budget", None, lambda: uncounted(replace(HIT, nodes=("n1",))), VALID, NONE_USED),
+    ("budget", None, lambda: uncounted(replace(HIT, links=(TWO,))), VALID, NONE_USED),
+    ("budget", None, lambda: uncounted(HIT), UNKNOWN, UNCOUNTED),
+    ("budget", None, lambda: uncounted(UNCHARGED), VALID, NONE_USED),
+    ("budget", None, lambda: uncounted(replace(UNCHARGED, charged=True)), UNKNOWN, UNCOUNTED),
+    ("budget", None, lambda: uncounted(replace(UNCHARGED, round=2)), UNKNOWN, UNCOUNTED),
+    ("budget", None, lambda: uncounted(ENDED), VALID, NONE_USED),
+    ("budget", None, lambda: uncounted(ENDED, at=105.0), UNKNOWN, UNCOUNTED),
+    ("budget", None, lambda: uncounted(ENDED, at=120.0), UNKNOWN, UNCOUNTED),
+    ("budget", None, lambda: uncounted(NodeStopped(cause="left")), VALID, NONE_USED),
+    ("budget", None, lambda: uncounted(NodeStarted(address="", incarnation=1)), VALID, NONE_USED),
+    ("budget", None, lambda: uncounted(ProcessStarted(pid=1, role="launcher", argv=())), VALID,
+     NONE_USED),
     ("membership", None, lambda: without_start(Story().round(1, TWO)), UNKNOWN,
      "the history does not say how many nodes were allowed"),
     ("membership", None,

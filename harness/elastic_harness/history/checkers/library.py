@@ -8,6 +8,7 @@ from elastic_harness.history.checkers import (
     conduct,
     consistent,
     final_state,
+    limits,
     liveness,
     rate,
     safety,
@@ -21,7 +22,7 @@ __all__ = ["STANDARD", "bind", "default_checks", "standard_checkers"]
 
 def standard_checkers() -> Registry:
     """Return a registry with everything that comes with the harness, to which users may add."""
-    rooms = (safety, conduct, consistent, liveness, training, final_state, samples, rate)
+    rooms = (safety, limits, conduct, consistent, liveness, training, final_state, samples, rate)
     found = (each for room in rooms for each in vars(room).values() if isinstance(each, Checker))
     return Registry(found)
 

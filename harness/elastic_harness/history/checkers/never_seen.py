@@ -34,6 +34,7 @@ from pytest_elastic.events.model import (
 )
 
 __all__ = [
+    "NOBODY",
     "dead_at_the_end",
     "held_twice",
     "is_stopped",
@@ -42,6 +43,8 @@ __all__ = [
     "not_observed",
     "unexplained_ranks",
 ]
+
+NOBODY: Final = "no worker said hello"
 
 # torchrun gives a worker so long to end by itself before it kills it; most are dead much sooner.
 _STOP_S: Final = 30.0

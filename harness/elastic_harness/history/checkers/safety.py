@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from elastic_harness.history.checkers.never_seen import (
+    NOBODY,
     held_twice,
     not_observed,
     unexplained_ranks,
@@ -15,18 +15,15 @@ from elastic_harness.history.checkers.registry import NoParameters, checker
 from elastic_harness.history.events import (
     FaultFired,
     FaultHealed,
-    RunStarted,
     WorkerHello,
 )
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from elastic_harness.history.worlds import Step, WorkerView, World
-from pytest_elastic.events.model import RoundCommitted, RoundEnded, WorkersStarted
+from pytest_elastic.events.model import RoundCommitted, WorkersStarted
 
 __all__ = [
     "agreement",
-    "budget",
-    "membership",
     "no_overlap",
     "one_world",
     "ranks",
@@ -36,7 +33,6 @@ __all__ = [
 # A process that is continued after a pause finishes what it was about to do before its keeper
 # can fence it (R6): steps that begin this soon after such a heal are the pause's doing.
 _RESUME_GRACE_S = 1.0
-_NOBODY = "no worker said hello"
 
 
 @checker("ranks", NoParameters, is_default=True)
@@ -44,7 +40,7 @@ def ranks(history: History, _: NoParameters) -> Verdict:
     """Ranks of a round are unique, contiguous from 0, and agreed by all ranks and nodes."""
     worlds = history.worlds.rounds
     if not worlds:
-        return not_observed(history, _NOBODY)
+        return not_observed(history, NOBODY)
     problem = _rank_given_twice(worlds) or _rank_against_launcher(history)
     for world in worlds:
         problem = problem or _wrong_ranks(world) or _wrong_places(world)
@@ -54,7 +50,7 @@ def ranks(history: History, _: NoParameters) -> Verdict:
     for world in worlds:
         if world.formed_at is None and (missing := unexplained_ranks(history, world)):
             return unknown(
-                f"ranks {', '.join(map(str, missing))} of round {_name(world)} never said hello: "
+                f"ranks {', '.join(map(str, missing))} of round {world.name} never said hello: "
                 "whether they were given is not known",
                 [worker.hello_seq for worker in world.workers.values()],
             )
@@ -75,7 +71,7 @@ def _rank_given_twice(worlds: list[World]) -> Verdict | None:
             other = holders.setdefault(key, worker)
             if other is not worker:
                 return invalid(
-                    f"rank {worker.rank} of round {_name(world)} was given to two workers, "
+                    f"rank {worker.rank} of round {world.name} was given to two workers, "
                     f"on {other.node} and on {worker.node}",
                     (other.hello_seq, worker.hello_seq),
                 )
@@ -89,7 +85,7 @@ def _wrong_ranks(world: World) -> Verdict | None:
         hello = worker.hello
         if not 0 <= worker.rank < hello.world_size:
             return invalid(
-                f"{worker.node} in round {_name(world)} has rank {worker.rank}, "
+                f"{worker.node} in round {world.name} has rank {worker.rank}, "
                 f"outside a world of {hello.world_size}",
                 (worker.hello_seq,),
             )
@@ -97,7 +93,7 @@ def _wrong_ranks(world: World) -> Verdict | None:
         # The ranks of a node are a block: they grow with the local rank.
         if first.rank - first.local_rank != worker.rank - worker.local_rank:
             return invalid(
-                f"{worker.node} in round {_name(world)} has local ranks {first.local_rank} and "
+                f"{worker.node} in round {world.name} has local ranks {first.local_rank} and "
                 f"{worker.local_rank} as ranks {first.rank} and {worker.rank}",
                 (first.hello_seq, worker.hello_seq),
             )
@@ -106,7 +102,7 @@ def _wrong_ranks(world: World) -> Verdict | None:
         owner = owners.setdefault(hello.group_rank, worker)
         if owner.node != worker.node or first.hello.group_rank != hello.group_rank:
             return invalid(
-                f"group ranks of round {_name(world)} are not one for each node: "
+                f"group ranks of round {world.name} are not one for each node: "
                 f"{owner.node} and {worker.node}, "
                 f"{first.hello.group_rank} and {hello.group_rank}",
                 (owner.hello_seq, first.hello_seq, worker.hello_seq),
@@ -121,7 +117,7 @@ def _wrong_places(world: World) -> Verdict | None:
     groups = {worker.hello.group_rank for worker in world.workers.values()} - {None}
     if groups and groups != set(range(len(world.nodes))):
         return invalid(
-            f"the {len(world.nodes)} nodes of round {_name(world)} have group ranks "
+            f"the {len(world.nodes)} nodes of round {world.name} have group ranks "
             f"{', '.join(sorted(map(str, groups)))}",
             [worker.hello_seq for worker in world.workers.values()],
         )
@@ -133,14 +129,14 @@ def _wrong_places(world: World) -> Verdict | None:
             if any(each not in (None, size) for each, size in zip(told, sizes, strict=True)):
                 return invalid(
                     f"rank {worker.rank} on {node} was told of GROUP_WORLD_SIZE {told[0]} and "
-                    f"LOCAL_WORLD_SIZE {told[1]} in round {_name(world)}, which has {sizes[0]} "
+                    f"LOCAL_WORLD_SIZE {told[1]} in round {world.name}, which has {sizes[0]} "
                     f"nodes, and {sizes[1]} workers there",
                     (worker.hello_seq,),
                 )
         found = sorted(worker.local_rank for worker in workers)
         if found != list(range(len(found))):
             return invalid(
-                f"{node} in round {_name(world)} has local ranks {', '.join(map(str, found))}",
+                f"{node} in round {world.name} has local ranks {', '.join(map(str, found))}",
                 [worker.hello_seq for worker in workers],
             )
     return None
@@ -169,7 +165,7 @@ def agreement(history: History, _: NoParameters) -> Verdict:
     """All ranks of a round were told the same world size, address, restart count and budget."""
     worlds = history.worlds.rounds
     if not worlds:
-        return not_observed(history, _NOBODY)
+        return not_observed(history, NOBODY)
     for world in worlds:
         told = [(worker, worker.hello) for worker in world.workers.values()]
         for name in ("world_size", "master_addr", "master_port", "restart_count", "max_restarts"):
@@ -179,7 +175,7 @@ def agreement(history: History, _: NoParameters) -> Verdict:
             if len(values) > 1:
                 (one, a), (other, b) = list(values.items())[:2]
                 return invalid(
-                    f"round {_name(world)} disagrees about {name}: rank {a.rank} on {a.node} "
+                    f"round {world.name} disagrees about {name}: rank {a.rank} on {a.node} "
                     f"was told {one}, rank {b.rank} on {b.node} {other}",
                     (a.hello_seq, b.hello_seq),
                 )
@@ -189,10 +185,10 @@ def agreement(history: History, _: NoParameters) -> Verdict:
 
 def _run_ids_disagree(worlds: list[World]) -> Verdict | None:
     """Workers of one process group were told one run id, whichever worlds that makes of them."""
-    newest: dict[str, WorkerView] = {}
+    newest: dict[str | None, WorkerView] = {}
     for worker in (each for world in worlds for each in world.workers.values() if each.nonce):
-        a = newest.get(worker.nonce or "", worker)
-        newest[worker.nonce or ""] = worker
+        a = newest.get(worker.nonce, worker)
+        newest[worker.nonce] = worker
         # An old nonce is read again in a store that outlives a round (worlds.py).
         are_together = a.gone_at is None or a.gone_at > worker.hello_at
         if are_together and a.hello.run_id != worker.hello.run_id:
@@ -246,23 +242,23 @@ def one_world(history: History, _: NoParameters) -> Verdict:
     """No step of an older round begins after all ranks of a newer one completed their first."""
     worlds = history.worlds.rounds
     if not worlds:
-        return not_observed(history, _NOBODY)
+        return not_observed(history, NOBODY)
     errors = history.clock_errors
     undecided: Verdict | None = None
     for old, worker, step, new in _late_steps(history):
         late_s, error_s = _lateness(errors, worker, step, new)
         if new.progressed_at is None:
             undecided = unknown(
-                f"rank {worker.rank} on {worker.node} began a step of round {_name(old)} after a "
-                f"rank of round {_name(new)} had completed one, and not of all of its ranks a step "
+                f"rank {worker.rank} on {worker.node} began a step of round {old.name} after a "
+                f"rank of round {new.name} had completed one, and not of all of its ranks a step "
                 "was seen",
                 (step.seq,),
             )
             continue
         if abs(late_s) <= error_s:
             undecided = unknown(
-                f"whether rank {worker.rank} on {worker.node} began a step of round {_name(old)} "
-                f"before every rank of round {_name(new)} had completed one, their clocks do not "
+                f"whether rank {worker.rank} on {worker.node} began a step of round {old.name} "
+                f"before every rank of round {new.name} had completed one, their clocks do not "
                 f"tell: it is {1000 * abs(late_s):.1f} ms, and they are known to "
                 f"{1000 * error_s:.1f} ms",
                 (step.seq,),
@@ -270,8 +266,8 @@ def one_world(history: History, _: NoParameters) -> Verdict:
         if late_s <= error_s:
             continue
         return invalid(
-            f"rank {worker.rank} on {worker.node} began a step of round {_name(old)} after every "
-            f"rank of round {_name(new)} had completed one: two worlds at once",
+            f"rank {worker.rank} on {worker.node} began a step of round {old.name} after every "
+            f"rank of round {new.name} had completed one: two worlds at once",
             (step.seq, *(each.steps[0].seq for each in new.workers.values())),
         )
     if undecided is not None:
@@ -360,8 +356,8 @@ def split_brain(history: History, _: NoParameters) -> Verdict:
         late_s, error_s = _lateness(errors, worker, step, new)
         if new.progressed_at is not None and late_s > error_s:
             return valid(
-                f"round {_name(old)} went on (rank {worker.rank} on {worker.node}) while round "
-                f"{_name(new)} was under way",
+                f"round {old.name} went on (rank {worker.rank} on {worker.node}) while round "
+                f"{new.name} was under way",
                 (step.seq,),
             )
     verdict = one_world.check(history, NoParameters())
@@ -373,7 +369,7 @@ def no_overlap(history: History, _: NoParameters) -> Verdict:
     """No worker of an older round is alive on a node when one of a newer round says hello there."""
     hellos = history.of_kind(WorkerHello)
     if not hellos:
-        return not_observed(history, _NOBODY)
+        return not_observed(history, NOBODY)
     seqs: dict[int, int] = {}
     for entry in hellos:
         if entry.event.alive_before:
@@ -386,82 +382,3 @@ def no_overlap(history: History, _: NoParameters) -> Verdict:
             )
         seqs[entry.event.pid] = entry.seq
     return valid(f"{len(hellos)} workers said hello on nodes clear of older rounds")
-
-
-@checker("budget", NoParameters, is_default=True)
-def budget(history: History, _: NoParameters) -> Verdict:
-    """The restart count never exceeds max_restarts and never goes back while the job lives."""
-    run = history.run
-    worlds = history.worlds.rounds
-    if not worlds:
-        return not_observed(history, _NOBODY)
-    limits: list[int | None] = [run.event.max_restarts] if run is not None else []
-    limits += [hello.event.max_restarts for hello in history.of_kind(WorkerHello)]
-    limit = next((each for each in limits if each is not None), None)
-    if limit is None:
-        return unknown("nothing says how many restarts were allowed")
-    for ended in history.of_kind(RoundEnded):
-        if ended.event.restarts_used > limit:
-            used = ended.event.restarts_used
-            return invalid(f"{used} restarts were used, {limit} allowed", (ended.seq,))
-    counts: dict[tuple[str, int], int] = defaultdict(int)  # of each job
-    for world in worlds:
-        count = world.restart_count
-        if count is None:
-            return unknown(f"workers of round {_name(world)} were told no restart count")
-        proof = [worker.hello_seq for worker in world.workers.values()]
-        if count > limit:
-            return invalid(
-                f"round {_name(world)} has restart count {count}, {limit} allowed", proof
-            )
-        job = (world.run_id, world.job)
-        if count < counts[job]:
-            return invalid(
-                f"the restart count went back from {counts[job]} to {count} "
-                f"in round {_name(world)}",
-                proof,
-            )
-        counts[job] = count
-    return valid(f"{max(counts.values())} of {limit} restarts were used")
-
-
-@checker("membership", NoParameters, is_default=True)
-def membership(history: History, _: NoParameters) -> Verdict:
-    """Every round has between min and max nodes, and nproc workers on each."""
-    run = history.first(RunStarted)
-    if run is None:
-        return unknown("the history does not say how many nodes were allowed")
-    formed = [world for world in history.worlds.rounds if world.formed_at is not None]
-    if not formed:
-        return not_observed(history, "no round formed")
-    low, high, nproc = run.event.nodes_min, run.event.nodes_max, run.event.nproc_per_node
-    for world in history.worlds.rounds:
-        is_formed = world.formed_at is not None
-        # Of a round that did not form, its workers were told how large it was to be.
-        count = len(world.nodes) if is_formed else -(-world.world_size // nproc)
-        proof = [worker.hello_seq for worker in world.workers.values()]
-        if not low <= count <= high:
-            return invalid(
-                f"round {_name(world)} has {count} nodes, {low} to {high} were asked for", proof
-            )
-        expected = count * nproc
-        if world.world_size != expected:
-            return invalid(
-                f"round {_name(world)} has {world.world_size} workers on {count} nodes, "
-                f"{expected} were asked for",
-                proof,
-            )
-        counts = Counter(worker.node for worker in world.workers.values())
-        for node, found in counts.items():
-            if is_formed and found != nproc:
-                return invalid(
-                    f"round {_name(world)} has {found} workers on {node}, {nproc} were asked for",
-                    proof,
-                )
-    return valid(f"{len(formed)} rounds with {low} to {high} nodes")
-
-
-def _name(world: World) -> str:
-    """Return a round's number for people: the launcher's own where it has one."""
-    number = str(world.ordinal if world.round is None else world.round)
-    return f"{number} of job {world.job}" if world.job > 1 else number
