@@ -14,7 +14,7 @@ from elastic_harness.finding import did_you_mean
 from elastic_harness.future import Future
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
-from elastic_harness.history.checkers.training import NO_GLOBAL_STEP, losses
+from elastic_harness.history.checkers.training import losses, why_no_step
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement, judge_checks
 from elastic_harness.history.verdict import Verdict
@@ -304,7 +304,7 @@ class Job:
         """
         found = losses(self.history)
         if found is None:
-            raise NotSeen(NO_GLOBAL_STEP)
+            raise NotSeen(why_no_step(self.history))
         return sum(loss.steps for loss in found)
 
     def check(self, clause: str, value: object = None) -> CheckResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from elastic_harness.history.checkers.training import NO_GLOBAL_STEP, losses
+from elastic_harness.history.checkers.training import losses, why_no_step
 from elastic_harness.history.history import History
 from elastic_harness.history.worlds import WorkerView, World
 from elastic_harness.report.spans import end_of
@@ -44,7 +44,7 @@ def steps_lost(history: History) -> str:
         return "no step was completed"
     found = losses(history)
     if found is None:
-        return f"not known: {NO_GLOBAL_STEP}"
+        return f"not known: {why_no_step(history)}"
     if not found:
         return "0 (the job never resumed)"
     total = sum(loss.steps for loss in found)

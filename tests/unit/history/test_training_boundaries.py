@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from elastic_harness.history.checkers.training import NO_GLOBAL_STEP, losses
+from elastic_harness.history.checkers.training import NO_GLOBAL_STEP, losses, why_no_step
 from elastic_harness.history.events import SamplesDrawn
+from msgspec.structs import replace
 
 from tests.unit.history.story import Story
 from tests.unit.history.trained import Row, in_turn, judge, seqs
@@ -62,6 +63,33 @@ def asked(resumed: int | None, *, steps: Sequence[int] = (), finish: bool) -> St
     return story.finish(1) if finish else story.gone(1)
 
 
+def forgot(
+    resumed: int = 0,
+    *,
+    first: Sequence[int | None] = (0,),
+    then: Sequence[int] = (1,),
+    **more: object,
+) -> Story:
+    """Let a second round draw these epochs for its first step, and its optimizer resume there."""
+    story = Story()
+    for number, start, epochs in ((1, 0, first), (2, resumed, then)):
+        story.round(number, ONE).resume(number, 0, start)
+        for epoch in epochs:
+            told = {"epoch": epoch, **(more if number == 2 else {})}
+            story.drawn(number, 0, start + 1, *range(8), **told)  # type: ignore[arg-type]
+        story.step(number, 0, start + 1)
+        (story.gone if number == 1 else story.finish)(number)
+    return story
+
+
+def drawn_by_another(story: Story) -> Story:
+    """Let a process that is no worker draw samples."""
+    last = story.drawn(2, 0, 1, *range(8), count=1).records[-1]
+    story.records[-1] = replace(last, event=replace(last.event, pid=1))
+    return story
+
+
+FORGOT = "a sampler began round 2 with a later epoch than the job"
 STEPS: tuple[Row, ...] = (
     # --- resumed_at ---
     ("resumed_at", {"round": 1, "step": 0}, Story, "unknown", "no worker was observed"),
@@ -82,6 +110,22 @@ STEPS: tuple[Row, ...] = (
      "rank 0 reported step 7 after step 7"),
     ("resumed_at", {"round": 1, "step": 2}, lambda: stepped([2], [3, 3]), "unknown",
      "rank 0 reported step 3 after step 3: that is no count"),
+    # --- an optimizer that was forgotten ---
+    ("steps_lost", 9, forgot, "unknown", FORGOT),
+    ("resumed_at", {"round": 2, "step": 5}, forgot, "unknown", FORGOT),
+    ("finished_at", 6, forgot, "unknown", FORGOT),
+    ("samples", ONCE, forgot, "unknown", FORGOT),
+    ("steps_lost", 9, lambda: forgot(then=(0,)), "valid", "1 resumes"),
+    ("steps_lost", 9, lambda: forgot(1), "valid", "1 resumes"),
+    ("steps_lost", 9, lambda: forgot(count=2), "valid", "1 resumes"),
+    ("steps_lost", 9, lambda: forgot(epoch_source="script"), "valid", "1 resumes"),
+    ("steps_lost", 9, lambda: forgot(loader="other"), "valid", "1 resumes"),
+    ("steps_lost", 9, lambda: forgot(epoch=None), "valid", "1 resumes"),
+    ("steps_lost", 9, lambda: forgot(first=(1, 0), then=(0, 1)), "valid", "1 resumes"),
+    ("steps_lost", 9, lambda: forgot(first=(1,), then=(0, 2)), "unknown", FORGOT),
+    ("steps_lost", 9, lambda: forgot(first=(None,)), "valid", "1 resumes"),
+    ("steps_lost", 9, lambda: forgot(first=(None, 0)), "unknown", FORGOT),
+    ("steps_lost", 9, lambda: drawn_by_another(forgot(then=(0,))), "valid", "1 resumes"),
     # --- steps_lost ---
     ("steps_lost", 1, lambda: again(([0, 0], [[4], [4]]), ([3, 2], [[4], [4]])), "invalid",
      "round 2 executed 2 steps again, at most 1"),
@@ -132,6 +176,16 @@ def test_the_boundaries_of_what_is_said_of_steps(
     """Where a round resumes, what that costs, where the job ends."""
     verdict = judge(name, value, make())
     assert (verdict.outcome.value, reason in verdict.reason) == (outcome, True), verdict.reason
+
+
+def test_nobody_is_told_how_many_steps_were_lost_where_an_optimizer_was_forgotten() -> None:
+    """Nor that it counts no steps, as is said of others."""
+    history = forgot().history
+    assert losses(history) is None
+    proof = judge("steps_lost", 9, forgot()).events
+    assert proof == tuple(entry.seq for entry in history.of_kind(SamplesDrawn))
+    assert FORGOT in why_no_step(history)
+    assert why_no_step(forgot(then=(0,)).history) == NO_GLOBAL_STEP
 
 
 def test_the_records_that_prove_what_is_said_of_steps_are_the_right_ones() -> None:

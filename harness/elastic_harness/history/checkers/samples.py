@@ -9,7 +9,7 @@ from statistics import median_high, mode
 from typing import Literal
 
 from elastic_harness.history.checkers.registry import Parameters, checker
-from elastic_harness.history.checkers.training import NO_GLOBAL_STEP
+from elastic_harness.history.checkers.training import NO_GLOBAL_STEP, forgotten
 from elastic_harness.history.events import SamplesDrawn, SamplesUnseen
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
@@ -325,6 +325,8 @@ def _last_executions(
     ]
     if len({world.ordinal for world, _ in stepped}) < 2:
         return drawn  # then nothing was rolled back, whatever the steps are called
+    if (unsure := forgotten(history)) is not None:
+        raise _NotKnown(unsure.reason)
     for world, worker in stepped:
         start = worker.resumed_at_step
         if start is None:

@@ -6,11 +6,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from elastic_harness.history.checkers.registry import Parameters, checker
+from elastic_harness.history.events import SamplesDrawn
 from elastic_harness.history.history import History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
 from elastic_harness.history.worlds import WorkerView, World
 
-__all__ = ["NO_GLOBAL_STEP", "finished_at", "losses", "resumed_at", "steps_lost"]
+__all__ = [
+    "NO_GLOBAL_STEP",
+    "finished_at",
+    "forgotten",
+    "losses",
+    "resumed_at",
+    "steps_lost",
+    "why_no_step",
+]
 
 NO_GLOBAL_STEP = (
     "steps are counted per process only: the optimizer keeps no step in its state, the parameters "
@@ -22,6 +31,10 @@ _NO_START = (
     "it is not certain how many steps were done before: the script's reports and its optimizer's "
     "steps do not agree, or the first report came after several steps "
     "(`elastic_harness.observe.report_resume(step)` says it)"
+)
+_FORGOTTEN = (
+    "a sampler began round {} with a later epoch than the job, and the optimizer with step 1 as in "
+    "the beginning: the script resumed, and its optimizer does not say where"
 )
 
 
@@ -92,6 +105,8 @@ def _since(worker: WorkerView) -> str:
 
 def _miscounted(history: History) -> Verdict | None:
     """Find steps that cannot be a count of what is done, over the whole training."""
+    if (found := forgotten(history)) is not None:
+        return found
     for world in history.worlds.rounds:
         for worker in world.workers.values():
             for step in worker.steps:
@@ -113,6 +128,33 @@ def _miscounted(history: History) -> Verdict | None:
                         (before.seq, after.seq),
                     )
     return None
+
+
+def forgotten(history: History) -> Verdict | None:
+    """Find a round in which the optimizer counts anew, though the script goes on (unknown).
+
+    Its sampler tells: a job that really begins anew has the epochs for its first step that it had
+    when it began.
+    """
+    epochs: dict[tuple[str, int], tuple[int, int]] = {}  # and the record that says so
+    for entry in history.of_kind(SamplesDrawn):
+        drawn, found = entry.event, history.worlds.worker_of(entry.event.pid)
+        if drawn.epoch is None or drawn.epoch_source != "sampler" or drawn.count != 1:
+            continue
+        if found is not None and found[1].resumed_at_step == 0:
+            key, told = (drawn.loader, found[0].ordinal), (drawn.epoch, entry.seq)
+            epochs[key] = max(epochs.get(key, told), told)
+    for (loader, ordinal), (epoch, seq) in epochs.items():
+        begin, begin_seq = next(each for key, each in epochs.items() if key[0] == loader)
+        if epoch > begin:
+            return unknown(_FORGOTTEN.format(ordinal), (begin_seq, seq))
+    return None
+
+
+def why_no_step(history: History) -> str:
+    """Say why it is not known which step of the whole training the steps are."""
+    found = forgotten(history)
+    return NO_GLOBAL_STEP if found is None else found.reason
 
 
 class StepsLostParameters(Parameters):
@@ -140,6 +182,8 @@ class Loss:
 
 def losses(history: History) -> list[Loss] | None:
     """Return the steps lost at each resume, in order; None where global steps are not known."""
+    if forgotten(history) is not None:
+        return None
     found: list[Loss] = []
     done: tuple[int, int] | None = None
     for world in history.worlds.rounds:
