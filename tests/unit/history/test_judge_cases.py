@@ -316,7 +316,7 @@ def test_what_is_not_met_where_a_run_is_broken_off_is_unknown() -> None:
     story = Story()
     for name, expected in (("ends_in_time", True), ("restarts", 1), ("faults_effective", True)):
         planned = ClausePlanned(
-            key=name, bucket="finally", text=name, checker=name, expected=expected
+            key=f"finally.{name}", bucket="finally", text=name, checker=name, expected=expected
         )
         story.tell("engine", "", planned)
     story.hello(1, "n1", 0, 1)

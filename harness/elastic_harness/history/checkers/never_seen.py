@@ -212,9 +212,8 @@ def _held_at_a_time(history: History) -> Iterator[tuple[WorkerView, WorkerView]]
     """Yield pairs of workers of one rank between whose hellos nothing had happened."""
     worlds = [world for world in history.worlds.rounds if world.round is None]
     reasons = [entry.at for kind in _REASONS for entry in history.of_kind(kind)]
-    for one, other in combinations(worlds, 2):
-        if None not in (one.formed_at, other.formed_at):
-            continue
+    pairs = (each for each in combinations(worlds, 2) if any(w.formed_at is None for w in each))
+    for one, other in pairs:
         for rank in sorted(one.workers.keys() & other.workers.keys()):
             pair = one.workers[rank], other.workers[rank]
             first, second = sorted(pair, key=lambda worker: worker.hello_at)
