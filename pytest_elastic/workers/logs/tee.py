@@ -2,9 +2,10 @@
 
 The file is the truth and the console a view of it: a worker never waits for a slow terminal, and
 one that prints a gigabyte costs the agent a bounded number of bytes a second. What is left out is
-said, with the file that has it. The kernel tells when a file has grown (inotify); nothing is
-polled. Files are touched on a thread, because a file system may hang; the console is written in the
-loop.
+said, with the file that has it. Filtered lines go to a file and have a reader of their own, which
+leaves nothing out, whatever the console does. The kernel tells when a file has grown (inotify);
+nothing is polled. Files are touched on a thread, because a file system may hang; the console is
+written in the loop.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ __all__ = ["Tee", "TeeStream", "tee_streams"]
 # worker that prints all the time wakes the agent 20 times a second and not thousands.
 _GATHER_S = 0.05
 _CHUNK = 128 * 1024
+# What a filter reads at once: 80 MB a second, more than workers print for long. Splitting it into
+# lines keeps Python's lock, and the loop from its work, for some milliseconds.
+_FILTERED_CHUNK = 4 * 1024 * 1024
 # Beyond this the console would lag by seconds: the middle is left out.
 _MAX_BEHIND = 4 * 1024 * 1024
 _KEEP_WHEN_SKIPPING = 64 * 1024
@@ -73,9 +77,9 @@ def tee_streams(
 @dataclass(slots=True)
 class _Tail:
     stream: TeeStream
+    filtered: str | None = None  # where chosen lines go, instead of the console
     fd: int = -1
     line: bytearray = field(default_factory=bytearray)
-    is_filtering: bool = True
     is_over: bool = False
 
 
@@ -130,10 +134,15 @@ class Tee:
             return
         self._is_over = True
         self._show()
-        for stream in self._files.unread:
-            why = f"a file system gave no answer within {_REST_S:g} s"
-            note = f"the end of this output may be missing here, as {why}: see {stream.path}"
-            stream.console.write(_note(stream, note))
+        for tail in self._files.unread:
+            where, why = "here", "a file system gave no answer"
+            if tail.filtered is not None:
+                where, why = f"in {tail.filtered}", "it was not read to its end"
+            note = (
+                f"the end of this output may be missing {where}, as {why} within {_REST_S:g} s:"
+                f" see {tail.stream.path}"
+            )
+            tail.stream.console.write(_note(tail.stream, note))
         if self._timer is not None:
             self._timer.cancel()
         assert self._on_finished is not None, "it ends by finish or close"
@@ -179,6 +188,7 @@ class _Files:
 
     def __init__(self, streams: Sequence[TeeStream], inotify: _Inotify) -> None:
         self._tails = [_Tail(stream) for stream in streams]
+        self._tails += [_Tail(stream, stream.filtered) for stream in streams if stream.filters]
         self._inotify = inotify
         self._shown: deque[tuple[Console, bytes]] = deque()
 
@@ -188,9 +198,9 @@ class _Files:
         return [tail.stream.console for tail in self._tails]
 
     @property
-    def unread(self) -> Sequence[TeeStream]:
+    def unread(self) -> Sequence[_Tail]:
         """Those that have not been read to their end."""
-        return [tail.stream for tail in self._tails if not tail.is_over]
+        return [tail for tail in self._tails if not tail.is_over]
 
     def take(self) -> Iterator[tuple[Console, bytes]]:
         """Return what is to be shown, once; for the loop."""
@@ -210,10 +220,10 @@ class _Files:
                 self._inotify.add(tail.stream.path)
 
     def read_chunks(self, full: Container[Console]) -> bool:
-        """Read a chunk of each that is not shown on a full console; tell whether there is more."""
+        """Read a chunk of each, but for a full console; tell whether there is more."""
         is_more = False
         for tail in self._tails:
-            if tail.stream.console in full:
+            if tail.filtered is None and tail.stream.console in full:
                 is_more |= not tail.is_over
             else:
                 is_more |= self._read(tail)
@@ -225,16 +235,18 @@ class _Files:
             while self._read(tail):
                 pass
             if tail.line:
-                self._show(tail, [bytes(tail.line)])
+                self._take_lines(tail, [bytes(tail.line)])
             self._close(tail)
 
     def _read(self, tail: _Tail) -> bool:
         """Read a chunk; tell whether there may be more."""
         if tail.is_over:
             return False
+        size = _CHUNK if tail.filtered is None else _FILTERED_CHUNK
         try:
-            self._skip_if_behind(tail)
-            data = os.read(tail.fd, _CHUNK)
+            if tail.filtered is None:
+                self._skip_if_behind(tail)
+            data = os.read(tail.fd, size)
         except OSError as error:
             self._give_up(tail, error)
             return False
@@ -244,27 +256,26 @@ class _Files:
             lines.append(rest)
             rest = b""
         tail.line = bytearray(rest)
-        self._show(tail, lines)
-        return len(data) == _CHUNK
+        self._take_lines(tail, lines)
+        return len(data) == size and not tail.is_over
 
-    def _show(self, tail: _Tail, lines: Sequence[bytes]) -> None:
+    def _take_lines(self, tail: _Tail, lines: Sequence[bytes]) -> None:
+        """Show them, or write those that match to the filtered file."""
         prefix = tail.stream.prefix.encode(errors="replace")
-        self._shown.append(
-            (
-                tail.stream.console,
-                b"".join(prefix + line + b"\n" for line in lines),
-            )
-        )
+        if tail.filtered is None:
+            text = b"".join(prefix + line + b"\n" for line in lines)
+            self._shown.append((tail.stream.console, text))
+            return
         wanted = [text.encode() for text in tail.stream.filters]
-        if wanted and tail.stream.filtered is not None and tail.is_filtering:
-            chosen = [line for line in lines if any(text in line for text in wanted)]
-            try:
-                if chosen:
-                    with open(tail.stream.filtered, "ab") as filtered:
-                        filtered.writelines(prefix + line + b"\n" for line in chosen)
-            except OSError as error:
-                tail.is_filtering = False
-                self._say(tail, f"cannot write {tail.stream.filtered}: {error.strerror}")
+        chosen = [line for line in lines if any(text in line for text in wanted)]
+        try:
+            if chosen:
+                with open(tail.filtered, "ab") as filtered:
+                    filtered.writelines(prefix + line + b"\n" for line in chosen)
+        except OSError as error:
+            self._say(tail, f"cannot write {tail.filtered}: {error.strerror}")
+            tail.line.clear()
+            self._close(tail)
 
     def _skip_if_behind(self, tail: _Tail) -> None:
         position = os.lseek(tail.fd, 0, os.SEEK_CUR)
@@ -276,7 +287,8 @@ class _Files:
             self._say(tail, f"{skipped} bytes are not shown here: see {tail.stream.path}")
 
     def _give_up(self, tail: _Tail, error: OSError) -> None:
-        self._say(tail, f"cannot show {tail.stream.path}: {error.strerror}")
+        act = "show" if tail.filtered is None else "filter"
+        self._say(tail, f"cannot {act} {tail.stream.path}: {error.strerror}")
         self._close(tail)
 
     def _close(self, tail: _Tail) -> None:

@@ -180,6 +180,43 @@ def test_filtered_lines_go_to_a_file_of_their_own(
     assert filtered.read_bytes() == b"[w0]:the loss is 1\n[w0]:step 2\n"
 
 
+@pytest.mark.parametrize("ends", ["close", "finish"])
+def test_filters_see_what_the_console_is_not_shown(
+    loop: Loop, terminal: Terminal, tmp_path: Path, ends: str
+) -> None:
+    """A flood of which the console skips most, and a console that nobody reads, lose no line."""
+    path, filtered = tmp_path / "log", tmp_path / "filtered"
+    flood = (b"y" * 99 + b"\n") * 100_000
+    append(path, b"keep 0\n" + flood)
+    tee = Tee(loop, [stream(path, terminal, filters=["keep"], filtered=filtered)])
+    tee.start()
+    for number in range(1, 5):
+        append(path, b"keep %d\n" % number + flood)
+        loop.run_once(0.06)
+    append(path, b"keep 5")
+    if ends == "close":
+        tee.close()
+    else:
+        ended: list[bool] = []
+        tee.finish(lambda: ended.append(True))
+        terminal.wait_until(lambda _: bool(ended))
+    assert filtered.read_bytes().splitlines() == [b"[w0]:keep %d" % each for each in range(6)]
+
+
+def test_a_filtered_file_that_cannot_be_written_is_said_once(
+    loop: Loop, terminal: Terminal, tmp_path: Path
+) -> None:
+    """And the console goes on."""
+    path, filtered = tmp_path / "log", tmp_path / "no" / "filtered"
+    tee = Tee(loop, [stream(path, terminal, filters=["loss"], filtered=filtered)])
+    append(path, b"loss 1\nloss 2")
+    tee.start()
+    terminal.wait_until(lambda shown: b"cannot write" in shown)
+    tee.close()
+    said = f"[w0]:[cannot write {filtered}: No such file or directory]\n"
+    assert terminal.read().decode() == f"[w0]:loss 1\n{said}[w0]:loss 2\n"
+
+
 def test_a_line_without_end_is_shown_in_pieces(
     loop: Loop, terminal: Terminal, tmp_path: Path
 ) -> None:
