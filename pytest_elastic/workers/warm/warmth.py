@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import zipfile
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import all_suffixes
@@ -283,7 +284,8 @@ def _first_entry(spec: WorkerSpec) -> str:
         return os.path.abspath(spec.cwd)
     script = os.path.realpath(os.path.join(spec.cwd, target[0]))
     # A folder or an archive with a __main__ is itself the entry.
-    return script if os.path.isdir(script) else os.path.dirname(script)
+    is_entry = os.path.isdir(script) or _is_archive(script)
+    return script if is_entry else os.path.dirname(script)
 
 
 def _python_path(spec: WorkerSpec) -> list[str]:
@@ -294,21 +296,33 @@ def _python_path(spec: WorkerSpec) -> list[str]:
 
 
 def _modules_in(folder: str) -> frozenset[str]:
-    """Return the top-level modules that an import would find in `folder`."""
-    names = set()
+    """Return the top-level modules that an import would find in `folder`, or in an archive."""
     try:
-        entries = os.listdir(folder)
-    except OSError:
+        if _is_archive(folder):
+            with zipfile.ZipFile(folder) as archive:
+                files = archive.namelist()
+        else:
+            files = _module_files(folder)
+    except (OSError, zipfile.BadZipFile):
         return frozenset()
-    for entry in entries:
-        suffix = next((suffix for suffix in _SUFFIXES if entry.endswith(suffix)), None)
-        if suffix is not None:
-            names.add(entry.removesuffix(suffix))
-        elif "." not in entry and _is_package(os.path.join(folder, entry)):
-            names.add(entry)
-    return frozenset(names)
+    names = set()
+    for file in files:
+        module = next((file.removesuffix(each) for each in _SUFFIXES if file.endswith(each)), "")
+        package, _, inner = module.rpartition("/")
+        # A folder without an __init__ hides nothing that is found further down the path.
+        names.add(package if inner == "__init__" else module)
+    return frozenset(name for name in names if name and "/" not in name)
 
 
-def _is_package(folder: str) -> bool:
-    # A folder without this hides nothing that is found further down the path.
-    return any(os.path.exists(os.path.join(folder, f"__init__{suffix}")) for suffix in _SUFFIXES)
+def _is_archive(path: str) -> bool:
+    # A pipe would not be there twice.
+    return os.path.isfile(path) and zipfile.is_zipfile(path)
+
+
+def _module_files(folder: str) -> list[str]:
+    """Return the files in `folder`, and the paths there that `__init__` may have below it."""
+    files = os.listdir(folder)
+    inits = [
+        f"{each}/__init__{suffix}" for each in files if "." not in each for suffix in _SUFFIXES
+    ]
+    return files + [path for path in inits if os.path.exists(os.path.join(folder, path))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,19 @@ def test_looking_around_finds_what_an_import_would(tmp_path: Path) -> None:
     assert {"train", "abi", "package"} <= names
     assert "only_a_folder" not in names
     assert [found for _, found in reach.folders[1:]] == [frozenset({"mine"}), frozenset()]
+
+
+def test_looking_around_finds_what_is_in_an_archive(tmp_path: Path) -> None:
+    """An application in one file, and archives on PYTHONPATH; without what is not at the top."""
+    for name in ("app.pyz", "lib.zip"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            for file in ("queue.py", "package/__init__.pyc", "package/inner.py", "data/x.txt"):
+                archive.writestr(file, "")
+    spec = worker(["app.pyz"], {"PYTHONPATH": "lib.zip"}, cwd=str(tmp_path))
+    names = frozenset({"queue", "package"})
+    assert look_around(spec).folders == [
+        (str(tmp_path / each), names) for each in ("app.pyz", "lib.zip")
+    ]
 
 
 def test_a_module_or_a_text_starts_in_the_working_folder(tmp_path: Path) -> None:
