@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from pytest_elastic.boot import pools
+from pytest_elastic.boot.loggers import HiddenLoggers
 from pytest_elastic.boot.variables import Reads
 
 __all__ = ["HiddenModules", "Late"]
@@ -68,6 +69,12 @@ class HiddenModules:
         self._attributes: dict[str, ModuleType] = {}  # of what packages have lost a module
         for name in self.modules:
             self._detach(name)
+        self._loggers = HiddenLoggers(
+            {
+                name: self._hidden_importer(names.get(maker, maker))
+                for name, maker in reads.loggers.items()
+            }
+        )
         self._first = next((name for name in self._imported_by if name in self.modules), "")
         self._reads: dict[str, list[Container[str]]] = {}
         self._add_reads(reads.names)
@@ -144,6 +151,7 @@ class HiddenModules:
             started = pools.resize(os.environ, crunchers)
             if self._late is not None:
                 self._late.started(started)
+        self._loggers.give_back(self.modules)
         for spec in claimed:
             assert spec.loader is not None, "it stands before the loader that we have given it"
             spec.loader.exec_module(module_from_spec(spec))
@@ -166,15 +174,17 @@ class HiddenModules:
                 "" if name in self._imported_by else name.rpartition(".")[0]
             )
 
+    def _hidden_importer(self, name: str) -> str:
+        """Return the hidden module for which a module was imported, maybe itself, or nothing."""
+        return next((each for each in self._importers(name) if each in self.modules), "")
+
     def _add_reads(self, reads: Mapping[str, Container[str]]) -> None:
         """Note what modules have read: until the hidden one is back that imported them, or is one.
 
         Of what none of them has imported, a program could only know with the first.
         """
         for reader, variables in reads.items():
-            by = next(
-                (each for each in self._importers(reader) if each in self.modules), self._first
-            )
+            by = self._hidden_importer(reader) or self._first
             self._reads.setdefault(by, []).append(variables)
 
     def _detach(self, name: str) -> None:
@@ -230,6 +240,7 @@ class HiddenModules:
         if self._late is not None and getattr(os.putenv, "__module__", "") == __name__:
             os.putenv = self._putenv
         self._late = None
+        self._loggers.leave()
 
 
 class _Loader:

@@ -308,13 +308,31 @@ sys.meta_path.insert(0, Finder())
 import torch
 print(torch.optim.Optimizer, torch.optim.SGD)
 """
+_LOGS = """\
+import logging, logging.config
+def show():
+    for name, logger in sorted(logging.root.manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger):
+            print(name, logger.parent.name, logger.level, logger.propagate, logger.handlers)
+            print(logger.disabled, logger.isEnabledFor(logging.INFO))
+show()
+mine = logging.getLogger("torch.distributed")
+logging.config.dictConfig({"version": 1, "root": {"level": "INFO"}})
+import torch
+show()
+same = torch.distributed.distributed_c10d.logger
+print(same is logging.getLogger(same.name), mine is logging.getLogger(mine.name))
+logging.config.dictConfig({"version": 1, "root": {"level": "WARNING"}})
+import torch._dynamo
+show()
+"""
 
 
-@pytest.mark.parametrize("text", [_LOOKS, _WAITS], ids=["looks", "waits"])
+@pytest.mark.parametrize("text", [_LOOKS, _WAITS, _LOGS], ids=["looks", "waits", "logs"])
 def test_a_program_cannot_tell_that_torch_was_hidden(
     text: str, torch_agent: AgentProcess, tmp_path: Path
 ) -> None:
-    """Whether it looks for modules, imports one in the middle, or waits for an import."""
+    """Whether it looks for modules, waits for an import, or looks at loggers."""
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "script.py").write_text(text)
