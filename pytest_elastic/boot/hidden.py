@@ -132,10 +132,13 @@ class HiddenModules:
             if each in self.modules and (spec := self._claimed(each, finders)) is not None
         ]
         those = {each.name for each in claimed}
+        # What the program has put there itself stays: another module of that name, or None.
         given = {
             each: module
             for each in names
-            if each not in those and (module := self.modules.get(each)) is not None
+            if each not in those
+            and each not in sys.modules
+            and (module := self.modules.get(each)) is not None
         }
         sys.modules.update(given)
         # Not before: another thread may be looking for one of them.
@@ -143,10 +146,11 @@ class HiddenModules:
             self.modules.pop(each, None)
         for each in names if self._attributes else ():
             if (package := self._attributes.pop(each, None)) is not None:
-                setattr(
-                    package, each.rpartition(".")[2], sys.modules.get(each, self.modules.get(each))
-                )
-        if crunchers := {each: sys.modules[each] for each in pools.LIBRARIES if each in names}:
+                module = sys.modules.get(each, self.modules.get(each))
+                if module is not None:
+                    setattr(package, each.rpartition(".")[2], module)
+        back = {**given, name: sys.modules[name]}
+        if crunchers := {each: back[each] for each in pools.LIBRARIES if each in back}:
             # A fresh process begins their threads here, with the signals and processors of now.
             started = pools.resize(os.environ, crunchers)
             if self._late is not None:

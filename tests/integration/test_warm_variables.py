@@ -326,13 +326,23 @@ logging.config.dictConfig({"version": 1, "root": {"level": "WARNING"}})
 import torch._dynamo
 show()
 """
+_BLOCKS = """\
+import sys, warnings
+warnings.simplefilter("ignore")  # torch warns that there is no numpy
+sys.modules["numpy"] = None
+import torch
+try: import numpy
+except ImportError as error: print(error)
+"""
 
 
-@pytest.mark.parametrize("text", [_LOOKS, _WAITS, _LOGS], ids=["looks", "waits", "logs"])
+@pytest.mark.parametrize(
+    "text", [_LOOKS, _WAITS, _LOGS, _BLOCKS], ids=["looks", "waits", "logs", "blocks"]
+)
 def test_a_program_cannot_tell_that_torch_was_hidden(
     text: str, torch_agent: AgentProcess, tmp_path: Path
 ) -> None:
-    """Whether it looks for modules, waits for an import, or looks at loggers."""
+    """Whether it looks for modules, waits for or blocks an import, or looks at loggers."""
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "script.py").write_text(text)
