@@ -154,6 +154,10 @@ _CASES: Mapping[str, tuple[str, str | None, str]] = {
         "EARLY_MODE",
         "",
     ),
+    "at a lower priority": (
+        f"import os\nnice = os.nice(3)\n{_SET}{_SAY}print(nice)\n",
+        *("EARLY_MODE", "" if os.geteuid() == 0 else "the worker may not raise its priority"),
+    ),
     "while there is a child": (
         (
             "import os, signal\nchild = os.fork()\nif child == 0: signal.pause()\n"
@@ -230,6 +234,19 @@ def test_a_variable_that_a_program_changes_means_what_it_means_to_python(
     (again,) = run_worker(agent, [script], work / "work", environ, expect_start=start)
     assert again == (expected, "", 0)
     agent.reports.clear()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its root")
+def test_a_program_in_a_root_without_proc_goes_on_with_the_old_value(
+    small_agent: Small, tmp_path: Path
+) -> None:
+    """What an exec would hand on cannot be looked at there; the program's own line goes on."""
+    agent, environ = small_agent
+    (tmp_path / "work").mkdir()
+    code = f"import os\nos.chroot('.')\n{_SET}print('on')\n"
+    (run,) = run_worker(agent, ["-c", code], tmp_path / "work", environ)
+    assert (run[0], run[2]) == ("on\n", 0)
+    assert "and /proc/self/task cannot be read (No such file or directory): this worker" in run[1]
 
 
 _SHOW = "import torch; print(torch.get_num_threads())\n"

@@ -39,6 +39,7 @@ class LateVariables:
     _threads: int = field(default=0, init=False)
     _umask: int = field(default=0, init=False)
     _processors: frozenset[int] = field(default=frozenset(), init=False)
+    _nice: int = field(default=0, init=False)
 
     def begin(self) -> None:
         """Note what an exec would hand on."""
@@ -47,6 +48,7 @@ class LateVariables:
         self._umask = os.umask(0o22)
         os.umask(self._umask)
         self._processors = frozenset(os.sched_getaffinity(0))
+        self._nice = os.getpriority(os.PRIO_PROCESS, 0)
 
     def started(self, threads: int) -> None:
         """Note threads that are none of the program's."""
@@ -54,7 +56,10 @@ class LateVariables:
 
     def missed(self, variable: str) -> None:
         """Begin again, or return and have said why not."""
-        obstacle = self._obstacle()
+        try:
+            obstacle = self._obstacle() or self._restore_priority()
+        except OSError as error:  # the program has another root, without a /proc
+            obstacle = f"{error.filename} cannot be read ({error.strerror})"
         self._tell({"pid": self._pid, "variable": variable[:_MAX_NAME], "obstacle": obstacle})
         if obstacle:
             line = (
@@ -84,6 +89,15 @@ class LateVariables:
         for fd, file in open_descriptors().items():
             if fd > 2 and file.startswith(("socket:", *_DEVICES)):
                 return f"the worker has opened {file}"
+        return ""
+
+    def _restore_priority(self) -> str:
+        """Take back what the program has done to its priority, or say that it cannot be."""
+        if os.getpriority(os.PRIO_PROCESS, 0) != self._nice:
+            try:
+                os.setpriority(os.PRIO_PROCESS, 0, self._nice)
+            except PermissionError:
+                return "the worker may not raise its priority again"
         return ""
 
     def _tell(self, note: Mapping[str, object]) -> None:
