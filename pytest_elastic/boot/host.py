@@ -71,10 +71,13 @@ def current() -> Host | None:
     return _current
 
 
-def serve(clean_path: tuple[str, ...]) -> None:
-    """Play the ordered role; return only in a process that CPython itself is to go on with."""
+def serve(clean_path: tuple[str, ...], at_start: frozenset[str]) -> None:
+    """Play the ordered role; return only in a process that CPython itself is to go on with.
+
+    `at_start` names the modules that a fresh interpreter would have loaded by now.
+    """
     try:
-        _serve(clean_path)
+        _serve(clean_path, at_start)
     except SystemExit as error:
         _exit_normally(error)
     except KeyboardInterrupt:
@@ -111,10 +114,9 @@ def _let_threads_import_site() -> None:
             spec._initializing = False  # noqa: SLF001 (no other way)
 
 
-def _serve(clean_path: tuple[str, ...]) -> None:
+def _serve(clean_path: tuple[str, ...], at_start: frozenset[str]) -> None:
     global _current  # noqa: PLW0603 (one interpreter, one host)
     ignored = interpreter.ignored_signals()
-    at_start = frozenset(sys.modules)
     sharing.keep(at_start)
     order = take_order(os.environ)
     environ = dict(os.environ)

@@ -120,14 +120,15 @@ def test_workers_draw_different_random_numbers(warm_agent: AgentProcess, tmp_pat
         assert len(set(draws)) == 3, draws
 
 
+@pytest.mark.parametrize("module", ["random", "traceback"])  # `boot` itself has the second
 def test_a_file_that_hides_a_loaded_module_is_respected(
-    warm_agent: AgentProcess, tmp_path: Path
+    module: str, warm_agent: AgentProcess, tmp_path: Path
 ) -> None:
     """A script beside a `random.py` of its own gets that one: its worker is exec'ed."""
     folder = tmp_path / "work"
     folder.mkdir()
-    (folder / "random.py").write_text("MINE = True")
-    (folder / "script.py").write_text("import random; print(random.MINE)")
+    (folder / f"{module}.py").write_text("MINE = True")
+    (folder / "script.py").write_text(f"import {module}; print({module}.MINE)")
     (run,) = run_worker(warm_agent, ["script.py"], folder, os.environ, expect_start="exec")
     assert run == ("True\n", "", 0)
 

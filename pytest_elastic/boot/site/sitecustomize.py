@@ -18,11 +18,12 @@ def _hold() -> None:
     """Play the roles; returns in a process that is to be a program."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
     clean_path = tuple(sys.path)
+    at_start = frozenset(sys.modules)
     # The package may be importable only through the folder that this very file lies in.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(_HERE))))
     from pytest_elastic.boot import host
 
-    host.serve(clean_path)
+    host.serve(clean_path, at_start)
 
 
 def _run_next() -> None:
