@@ -77,7 +77,8 @@ def test_what_is_gone_is_healed_and_twice_is_harmless(bench: FaultBench) -> None
         ],
     )
     assert not outcome.result.problems, outcome
-    assert {"gone", "worker", "agent", "hang", "frozen", "files"} <= set(outcome.proved), outcome
+    # What hangs was paused already, and by nothing more.
+    assert {"gone", "worker", "agent", "frozen", "files"} <= set(outcome.proved), outcome
     in_force = {entry["id"] for entry in chosen} & set(outcome.proved)
     assert in_force <= set(outcome.healed), outcome
     assert len(outcome.healed) == len(set(outcome.healed)), outcome
