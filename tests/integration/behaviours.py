@@ -130,10 +130,10 @@ outer()
 
 # Each thread that numpy starts has to have the mask of now, or it takes the signal, and dies of it.
 _WAITS_FOR_A_SIGNAL = """\
-import os, signal, time
+import os, signal
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-import torch
-time.sleep(0.2)  # a thread that begins blocks all signals for a moment
+import numpy, torch
+numpy.ones((500, 500)) @ numpy.ones((500, 500))  # its threads have begun when this is done
 os.kill(os.getpid(), signal.SIGTERM)
 print(signal.sigwait({signal.SIGTERM}))
 """
