@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -24,6 +25,7 @@ from elastic_harness.cluster.process import is_running
 from elastic_harness.future import wait_for
 
 from pytest_elastic.errors import UsageError
+from pytest_elastic.loop import Loop
 from tests.cluster_bench import Bench
 from tests.machines import MachinesBench, Network
 
@@ -81,6 +83,21 @@ def cluster_bench(
 def bench(cluster_bench: Bench, tmp_path: Path) -> Iterator[Bench]:
     """Lend the server, without nodes, and look for what the test left."""
     yield from cluster_bench.borrow(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["namespace", "process"])
+def test_a_cluster_that_is_closed_while_it_is_started_has_not_started(kind: str) -> None:
+    """Who started it makes nothing more in its folder, which is gone or soon will be."""
+    try:
+        choice = choose_cluster(kind)
+    except UsageError as error:
+        pytest.skip(error.message)
+    with contextlib.closing(Loop()) as loop:
+        cluster = choice.make(loop, on_event=print, preload=())
+        started, closed = cluster.start(), cluster.close()
+        assert cluster.close() is closed
+        wait_for(loop, closed)
+        assert str(started.error) == "the cluster was closed while it was started"
 
 
 def test_a_started_node_is_listed_with_its_address(bench: Bench) -> None:

@@ -167,12 +167,15 @@ class ClusterClient:
         served_by = [process_table.pid_of_pidfd(fd) for fd in hello.fds]
         self._own_pids = frozenset({server.pid, *served_by})
         hello.close_fds()
+        if self._closed is not None:
+            raise ClusterError("the cluster was closed while it was started")
 
     def close(self) -> Future[None]:
         if self._server is None:
             return settled(None)
-        self._closed = Future()
-        self._server.conversation.call("close", {}, timeout_s=_OPERATION_LIMIT_S)
+        if self._closed is None:
+            self._closed = Future()
+            self._server.conversation.call("close", {}, timeout_s=_OPERATION_LIMIT_S)
         return self._closed
 
     def reset(self, *, seed: str = "") -> Future[None]:
