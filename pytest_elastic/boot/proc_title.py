@@ -3,6 +3,9 @@
 `ps`, `pgrep -f` and other readers of a worker's environment from outside see the strings that lie
 where the kernel put them at exec. PR_SET_MM_MAP (no privilege needed) points it at new ones. Where
 the kernel refuses, nothing changes: this is for the eyes only.
+
+C's `environ` points at the new strings, too. Programs that change their own title (setproctitle, as
+PostgreSQL did first) look for what they may overwrite in front of the first variable.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ __all__ = ["show"]
 
 _PR_SET_MM = 35
 _PR_SET_MM_MAP = 14
-# The mapping must live as long as the process does.
-_kept: list[mmap.mmap] = []
+# These must live as long as the process does.
+_kept: list[tuple[mmap.mmap, ctypes.Array[ctypes.c_void_p]]] = []
 
 
 def show(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
@@ -61,5 +64,10 @@ def _point_at(arguments: bytes, variables: bytes) -> bool:
     )
     if code != 0:
         return False
-    _kept.append(area)
+    starts = [middle]
+    for each in variables.split(b"\0")[:-1]:
+        starts.append(starts[-1] + len(each) + 1)
+    pointers = (ctypes.c_void_p * len(starts))(*starts[:-1], None)
+    ctypes.c_void_p.in_dll(libc, "environ").value = ctypes.addressof(pointers)
+    _kept.append((area, pointers))
     return True

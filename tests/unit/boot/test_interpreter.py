@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 from pathlib import Path
@@ -140,17 +141,33 @@ def test_a_thread_of_a_held_interpreter_can_import_site(tmp_path: Path) -> None:
 
 
 def test_a_process_shows_the_command_line_it_was_given() -> None:
-    """What `ps` and /proc/PID/environ show can be longer than what exec put there."""
+    """What `ps` and /proc/PID/environ show can be longer than what exec put there.
+
+    The arguments lie in front of C's first variable, which is where setproctitle looks for them.
+    """
     argv = ["a command", "with", "x" * 10_000]
     environ = {"NAME": "ünï", "LONG": "y" * 10_000}
+    arguments = "".join(f"{each}\0" for each in argv).encode()
     child = os.fork()
     if child == 0:
         ok = proc_title.show(argv, environ)
         with open("/proc/self/cmdline") as shown, open("/proc/self/environ") as variables:
-            ok = ok and shown.read().split("\0") == [*argv, ""]
+            ok = ok and shown.read().encode() == arguments
             ok = ok and variables.read().split("\0") == [f"{k}={v}" for k, v in environ.items()] + [
                 ""
             ]
+        libc = ctypes.CDLL(None)
+        pointers = ctypes.cast(
+            ctypes.c_void_p.in_dll(libc, "environ"), ctypes.POINTER(ctypes.c_size_t)
+        )
+        first = pointers[0] - len(arguments)
+        ok = ok and ctypes.string_at(first, len(arguments)) == arguments
+        libc.getenv.restype = ctypes.c_char_p
+        os.environ["LATER"] = "z"
+        ok = ok and [libc.getenv(name) for name in (b"NAME", b"LONG", b"LATER", b"HOME")] == [
+            *(each.encode() for each in (*environ.values(), "z")),
+            None,
+        ]
         os._exit(0 if ok else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
