@@ -79,6 +79,11 @@ def describe_event(event: events.Event) -> str | None:
             return f"workers of round {event.round} go on"
         case events.LeaseLost():
             return f"workers of round {event.round} were killed: {event.reason}"
+        case events.AgentStalled():
+            return (
+                f"this agent stood still for {event.stalled_s:.1f} s: it was stopped, or its "
+                "machine was asleep or short of processor time"
+            )
         case events.DrainStarted():
             return f"leaving the job: {event.reason} (workers have {event.grace_s:g} s)"
         case _:

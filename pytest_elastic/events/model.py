@@ -20,6 +20,7 @@ __all__ = [
     "NOT_OUR_PYTHON",
     "AgentExited",
     "AgentMoved",
+    "AgentStalled",
     "AgentStarted",
     "ConfigResolved",
     "CoordinatorStarted",
@@ -107,6 +108,12 @@ class AgentMoved(Event):
 
     address: str
     port: int
+
+
+class AgentStalled(Event):
+    """An agent did nothing for half a lease or longer: it was stopped, or got no processor time."""
+
+    stalled_s: float
 
 
 class CoordinatorStarted(Event):

@@ -7,6 +7,7 @@ from elastic_simulation.checks import Watch
 from elastic_simulation.world import settings
 from elastic_simulation.worlds import formed, new_world
 
+from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 
 
@@ -51,6 +52,20 @@ def test_r06_a_frozen_agent_cannot_leave_workers_running() -> None:
     world.run_until(lambda: world.all_run("n1", "n2"), within_s=3.0)
     assert not world.agent("n3").is_running
     world.run_until(lambda: world.all_run("n1", "n2", "n3"), within_s=8.0)
+
+
+@pytest.mark.parametrize("name", ["n1", "n3"])
+def test_r06_an_agent_that_stood_still_for_half_a_lease_says_so(name: str) -> None:
+    """The others cannot know, and would take it for a loss of the network."""
+    config = settings("2:3")
+    world = formed("n1", "n2", "n3", config=config)
+    for seconds in (config.lease_s / 2, 4.0):
+        world.freeze(name, seconds=seconds)
+        world.run(10)
+    ((_, told_by, told),) = [e for e in world.events if isinstance(e[2], events.AgentStalled)]
+    assert told_by == name
+    assert isinstance(told, events.AgentStalled)
+    assert 4.0 - config.beat_interval_s <= told.stalled_s <= 4.0
 
 
 @pytest.mark.parametrize("rate", [0.9, 1.1])

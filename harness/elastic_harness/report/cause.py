@@ -24,7 +24,14 @@ from elastic_harness.history.events import (
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.stacks import is_in_collective, place_in_script
 from elastic_harness.history.worlds import WorkerView, World
-from pytest_elastic.events.model import AgentExited, JobEnded, JobEnding, LeaseLost, WorkerExited
+from pytest_elastic.events.model import (
+    AgentExited,
+    AgentStalled,
+    JobEnded,
+    JobEnding,
+    LeaseLost,
+    WorkerExited,
+)
 from pytest_elastic.exit_codes import exit_text
 from pytest_elastic.rendezvous.model import natural_key
 
@@ -170,10 +177,11 @@ def why_it_ended(history: History) -> str:
 
 
 def leases_lost_unasked(history: History) -> str:
-    """Return which nodes lost their lease before anything could have cost them that; else "".
+    """Return which nodes lost their lease by no fault, or may have; else "".
 
-    Launchers that get no processor time are late with their heartbeats. What hits workers alone
-    costs no lease.
+    That is before anything could have cost them that, or after an agent stood still that no fault
+    had hit. Launchers that get no processor time are late with their heartbeats. What hits workers
+    alone costs no lease.
     """
     faults = [each for each in history.of_kind(FaultFired) if each.event.disturbs]
     causes = [
@@ -181,12 +189,21 @@ def leases_lost_unasked(history: History) -> str:
     ]
     causes += [each.at for each in (*history.of_kind(ProcessExited), *history.of_kind(NodeStopped))]
     before = min(causes, default=float("inf"))
-    nodes = [each.node for each in history.of_kind(LeaseLost) if each.at < before]
+    stalls = [
+        each
+        for each in history.of_kind(AgentStalled)
+        if not any(each.node in fault.event.nodes and fault.at < each.at for fault in faults)
+    ]
+    after = min((each.at - each.event.stalled_s for each in stalls), default=float("inf"))
+    lost = history.of_kind(LeaseLost)
+    nodes = [each.node for each in lost if each.at < before or after < each.at]
     if not nodes:
         return ""
     times = "once" if len(nodes) == 1 else f"{len(nodes)} times"
+    stood = [f"the agent of {e.node} stood still for {e.event.stalled_s:.1f} s" for e in stalls]
+    seen = f" ({stood[0]})" if stood else ""
     return (
-        f"{times} on {', '.join(sorted(set(nodes), key=natural_key))}, by no fault: was this "
+        f"{times} on {', '.join(sorted(set(nodes), key=natural_key))}, by no fault{seen}: was this "
         "machine short of processor time? Run less at once, or set a longer lease (--rdzv-conf)"
     )
 

@@ -34,6 +34,7 @@ from elastic_harness.history.worlds import WorkerView, World
 from elastic_harness.report.cause import is_about_others, number_list, words_of
 from pytest_elastic.events.codec import kind_of
 from pytest_elastic.events.model import (
+    AgentStalled,
     CoordinatorStarted,
     DrainStarted,
     Event,
@@ -151,6 +152,8 @@ def _of_agent(event: Event) -> tuple[str, int] | None:
             return f"lost {member}: {cause}", 6
         case LeaseLost():
             return "lease lost, workers killed", 7
+        case AgentStalled(stalled_s=stalled_s):
+            return f"agent stood still for {stalled_s:.1f} s", 6
         case DrainStarted():
             return "draining", 6
         case JobEnded(result=result):

@@ -103,6 +103,8 @@ class Follower:
             if now > wake_at + self.settings.beat_interval_s:
                 # We were away ourselves (stopped, suspended): the leader may be well.
                 self._departure.forgive(now)
+            if now > wake_at + self.settings.lease_s / 2:
+                self._out.emit(events.AgentStalled(stalled_s=round(now - wake_at, 3)))
             if not self._departure.is_over:
                 self._watch_lease(now)
         self._handle(input, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_elastic.agent.console import describe_event
-from pytest_elastic.events.model import StillWaiting
+from pytest_elastic.events.model import AgentStalled, StillWaiting
 
 FOUND = "the store at a:1 is that of run 'x': give all nodes of a job the same --rdzv-id"
 
@@ -49,3 +49,11 @@ def test_a_wait_is_told_with_where_how_long_and_what_to_try(
         ready=ready,
     )
     assert describe_event(event) == line
+
+
+def test_an_agent_that_stood_still_says_for_how_long_and_why_that_may_be() -> None:
+    """What hits a machine looks like a lost network to all the others."""
+    assert describe_event(AgentStalled(stalled_s=4.03)) == (
+        "this agent stood still for 4.0 s: it was stopped, or its machine was asleep or short of "
+        "processor time"
+    )

@@ -22,7 +22,7 @@ from elastic_harness.checkup.measured import Measured, measure
 from elastic_harness.history.checkers import bind
 from elastic_harness.history.judge import judge_checks
 
-from pytest_elastic.events.model import LeaseLost, WorkersStopped
+from pytest_elastic.events.model import AgentStalled, LeaseLost, WorkersStopped
 from tests.unit.checkup.undisturbed import undisturbed
 from tests.unit.history import trained
 from tests.unit.history.story import Story
@@ -69,12 +69,24 @@ def _left(story: Story) -> Story:
     return story.tell("agent", "n1", WorkersStopped(round=1, duration_s=1, strays=("sleep 9",)))
 
 
-def _delayed(*, ranks: int = 2, fires: bool = False, finishes: bool = False) -> Story:
+def _delayed(
+    *,
+    ranks: int = 2,
+    fires: bool = False,
+    finishes: bool = False,
+    stalls: str = "",
+    stalled_s: float = 0.02,
+) -> Story:
     """Tell a job that loses a lease before its fault, and resumes five steps before."""
     story = Story().round(1, ["n1", "n2"]).steps(1, 1, 8)
     if fires:
-        story.fault("fault")
-    story.tell("agent", "n2", LeaseLost(round=1, reason="silence")).gone(1)
+        story.fault("fault", nodes=("n2",))
+    if stalls and stalled_s:
+        story.tell("agent", stalls, AgentStalled(stalled_s=stalled_s))
+    story.tell("agent", "n2", LeaseLost(round=1, reason="silence"))
+    if stalls and not stalled_s:
+        story.tell("agent", stalls, AgentStalled(stalled_s=stalled_s))
+    story.gone(1)
     for rank in range(ranks):
         story.hello(2, f"n{rank + 1}", rank, 2)
     if ranks == 2:
@@ -159,6 +171,12 @@ def _cases() -> Iterator[tuple[str, str, Story, Sequence[Asked], Measured]]:
     limit = ("ends_in_time", None)
     yield "a lease is lost, and it hangs", name, _delayed(), (limit, JOB), seen
     yield "a lease is lost to the fault, and it hangs", name, _delayed(fires=True), (limit,), seen
+    for title, stalled in {
+        "another agent stood still": _delayed(fires=True, stalls="n1"),
+        "its agent stood still": _delayed(fires=True, stalls="n2"),
+        "another agent stood still later": _delayed(fires=True, stalls="n1", stalled_s=0),
+    }.items():
+        yield f"a lease is lost after the fault, and {title}", name, stalled, (limit,), seen
     yield "a lease is lost, and steps with it", name, _delayed(finishes=True), (JOB, LOST), seen
     asked: Sequence[Asked] = (JOB, LOST, ("finished_at", 13))
     yield "a lease is lost, and a step is missing", name, _delayed(finishes=True), asked, seen
