@@ -59,6 +59,47 @@ OPTIMIZERS = """
         for _ in range(3):
             step(small, one)
             step(big, other)
+    elif kind == "two to one":
+        one, other = torch.optim.Adam(small.parameters()), torch.optim.Adam(big.parameters())
+        for _ in range(2):
+            step(small, one)
+            step(small, one)
+            step(big, other)
+    elif kind == "two, of which one counts":
+        one = torch.optim.SGD(small.parameters(), lr=0.1)
+        other = torch.optim.Adam(big.parameters())
+        for _ in range(3):
+            step(small, one)
+            step(big, other)
+    elif kind == "one after the other":
+        for model in (small, small, big):
+            optimizer = torch.optim.Adam(model.parameters())
+            step(model, optimizer)
+            step(model, optimizer)
+    elif kind in ("unfrozen", "unfrozen and resumed"):
+        # The parameters that are trained from the beginning come last.
+        small.requires_grad_(kind != "unfrozen")
+        optimizer = torch.optim.Adam([*small.parameters(), *big.parameters()])
+        if kind != "unfrozen":
+            optimizer.load_state_dict(torch.load("unfrozen.pt"))
+        for number in range(3):
+            small.requires_grad_(kind != "unfrozen" or number == 2)
+            optimizer.zero_grad()
+            (small(torch.ones(2)).sum() + big(torch.ones(8)).sum()).backward()
+            optimizer.step()
+        torch.save(optimizer.state_dict(), "unfrozen.pt")
+    elif kind == "not in every step":
+        optimizer = torch.optim.Adam([*small.parameters(), *big.parameters()])
+        for number in range(4):
+            optimizer.zero_grad()
+            if number % 2 == 0:
+                small(torch.ones(2)).sum().backward()
+            step(big, optimizer)
+    elif kind == "in turns":
+        optimizer = torch.optim.Adam([*small.parameters(), *big.parameters()])
+        for number in range(4):
+            optimizer.zero_grad()
+            step((small, big)[number % 2], optimizer)
     elif kind == "nested":
         class Outer(torch.optim.Optimizer):
             def __init__(self, inner):
@@ -110,6 +151,13 @@ def test_steps_come_from_any_optimizer(bench: Bench, monkeypatch: pytest.MonkeyP
         "state first": ([(1, 4), (2, 5)], "state", 3),
         "sgd": ([(1, None), (2, None), (3, None)], "process", None),
         "two": ([(1, 1), (2, 2), (3, 3)], "state", 0),
+        "two, of which one counts": ([(1, None), (2, 2), (3, 3)], "state", None),
+        "two to one": ([(1, 1), (2, 2), (3, None)], "process", 0),
+        "one after the other": ([(1, 1), (2, 2), *((n, None) for n in (3, 4, 5, 6))], "process", 0),
+        "unfrozen": ([(1, 1), (2, 2), (3, 3)], "state", 0),
+        "unfrozen and resumed": ([(1, 4), (2, 5), (3, 6)], "state", 3),
+        "not in every step": ([(1, 1), (2, 2), (3, 3), (4, 4)], "state", 0),
+        "in turns": ([(1, 1), (2, None), (3, None), (4, None)], "process", 0),
         "nested": ([(1, 1), (2, 2), (3, 3)], "state", 0),
         "script": ([(1, None), (1, 41), (2, 42), (3, 43)], "script", 40),
         "forks": ([(1, 1), (2, 2)], "state", 0),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median_high
@@ -61,6 +61,10 @@ NO_STEPS = f"no optimizer of torch counts its steps over the whole training, {_T
 ALL_ALIKE = (
     "its optimizer counts no steps, and the parameters that were looked at are the same after each "
     f"of them (is the gradient of its loss 0?), {_TO_SHOW_STEPS}"
+)
+UNEVEN = (
+    "its ranks make different numbers of steps, so that neither the steps nor the samples that are "
+    "lost are known"
 )
 NO_CHECKPOINT = (
     "no checkpoint was seen: no file was written again and again below the working folder or "
@@ -168,12 +172,7 @@ def measure(
         )
     state = reference_of(history)
     if state is None or any(each.get("digest") is None for each in state.states):
-        state = None
-        unseen["state"] = "what it ended with was not seen " + (
-            "of every rank: is the machine too busy?"
-            if any(worker.digest is not None for worker in workers)
-            else "of any rank: no optimizer of torch made a step, or none had ended in time"
-        )
+        state, unseen["state"] = None, _why_no_state(workers)
     elif loss_limit(_losses_of(state)) is None:
         unseen["loss"] = (
             "the loss was not seen, so that the end of a job with fewer nodes is compared with "
@@ -186,6 +185,8 @@ def measure(
         is_global, unseen["steps"] = False, ALL_ALIKE
     elif not is_global:
         unseen["steps"] = NO_STEPS
+    elif len({worker.last_step for worker in workers}) > 1:
+        is_global, unseen["steps"] = False, UNEVEN
     used = samples_by_epoch(history)
     if isinstance(used, str):
         unseen["samples"] = used
@@ -272,6 +273,16 @@ def _unfit(history: History, outcome: str, reason: str, program: str, said: str)
     if outcome == "succeeded":
         return UsageError(f"{program} is restarted without any fault: {why}", hint=hint)
     return UsageError(f"{program} fails without any fault: {why}", hint=hint)
+
+
+def _why_no_state(workers: Sequence[WorkerView]) -> str:
+    ends = [worker.digest for worker in workers if worker.digest is not None]
+    if not ends:
+        why = "no optimizer of torch made a step, or none had ended in time"
+        return f"what it ended with was not seen of any rank: {why}"
+    if len(ends) == len(workers) and len({end.step for end in ends}) > 1:
+        return "what it ended with is not compared: its ranks ended after different steps"
+    return "what it ended with was not seen of every rank: is the machine too busy?"
 
 
 def _how_to_begin_afresh(history: History) -> str:

@@ -258,6 +258,9 @@ def _runs() -> Iterator[tuple[str, Story]]:
         if not isinstance(each.event, ParametersHashed) or each.event.rank == 0
     ]
     yield "rank 1 does not say what it ended with", gone
+    yield "rank 1 ended after another step", _told(undisturbed(), ParametersHashed, 1, step=11)
+    others = _told(undisturbed(), StepCompleted, 1, since=100.3, step=None, step_source="process")
+    yield "what rank 1 counts are not steps, as its fifth one shows", others
     yield "rank 1 draws of another epoch", _told(undisturbed(), SamplesDrawn, 1, epoch=7)
     yield "the steps of rank 0 draw unnumbered", _told(undisturbed(), SamplesDrawn, 0, step=None)
     yield "rank 0 tells no epoch", _told(undisturbed(), SamplesDrawn, 0, epoch=None)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from elastic_harness.history.checkers.training import NO_GLOBAL_STEP, losses, why_no_step
-from elastic_harness.history.events import SamplesDrawn
+from elastic_harness.history.events import SamplesDrawn, StepCompleted
 from msgspec.structs import replace
 
 from tests.unit.history.story import Story
@@ -15,6 +15,7 @@ from tests.unit.history.trained import Row, in_turn, judge, seqs
 TWO = ("n1", "n2")
 ONE = ("n1",)
 ONCE = {"each_epoch": "exactly_once"}
+OTHERS = "the optimizer of rank 1 counted 1 steps, and then not one more for each step"
 NO_START = "it is not certain how many steps were done before"
 
 
@@ -82,6 +83,19 @@ def forgot(
     return story
 
 
+def others(*steps: int | None, source: str = "state") -> Story:
+    """Let rank 1 make these steps in the first of two rounds, whose ranks draw samples."""
+    story = Story().round(1, TWO).resume(1, 0, 0)
+    if steps[0] is not None:
+        story.resume(1, 1, steps[0] - 1)
+    for number in (1, 2):
+        story.drawn(1, 0, number, *range(4)).step(1, 0, number)
+    for number, step in enumerate(steps):
+        story.drawn(1, 1, step, *range(4 * number, 4 * number + 4))
+        story.step(1, 1, step, **({} if step is None else {"step_source": source}))
+    return story.gone(1).round(2, TWO).steps(2, 3, 3).finish(2)
+
+
 def drawn_by_another(story: Story) -> Story:
     """Let a process that is no worker draw samples."""
     last = story.drawn(2, 0, 1, *range(8), count=1).records[-1]
@@ -126,6 +140,14 @@ STEPS: tuple[Row, ...] = (
     ("steps_lost", 9, lambda: forgot(first=(None,)), "valid", "1 resumes"),
     ("steps_lost", 9, lambda: forgot(first=(None, 0)), "unknown", FORGOT),
     ("steps_lost", 9, lambda: drawn_by_another(forgot(then=(0,))), "valid", "1 resumes"),
+    # --- an optimizer that counts something else ---
+    ("steps_lost", 9, lambda: others(1, None), "unknown", OTHERS),
+    ("resumed_at", {"round": 2, "step": 2}, lambda: others(1, None), "unknown", OTHERS),
+    ("finished_at", 3, lambda: others(1, None), "unknown", OTHERS),
+    ("samples", ONCE, lambda: others(1, None), "unknown", OTHERS),
+    ("steps_lost", 9, lambda: others(1, 2), "valid", "1 resumes"),
+    ("steps_lost", 9, lambda: others(1, None, source="script"), "unknown", NO_GLOBAL_STEP),
+    ("resumed_at", {"round": 2, "step": 2}, lambda: others(None, 2), "valid", ""),
     # --- steps_lost ---
     ("steps_lost", 1, lambda: again(([0, 0], [[4], [4]]), ([3, 2], [[4], [4]])), "invalid",
      "round 2 executed 2 steps again, at most 1"),
@@ -186,6 +208,8 @@ def test_nobody_is_told_how_many_steps_were_lost_where_an_optimizer_was_forgotte
     assert proof == tuple(entry.seq for entry in history.of_kind(SamplesDrawn))
     assert FORGOT in why_no_step(history)
     assert why_no_step(forgot(then=(0,)).history) == NO_GLOBAL_STEP
+    pair = [e.seq for e in others(1, None).history.of_kind(StepCompleted) if e.event.rank == 1][:2]
+    assert judge("steps_lost", 9, others(1, None)).events == tuple(pair)
 
 
 def test_the_records_that_prove_what_is_said_of_steps_are_the_right_ones() -> None:

@@ -37,6 +37,12 @@ _FORGOTTEN = (
     "the beginning: the script resumed, and its optimizer does not say where"
 )
 
+_COUNTS_OTHERS = (
+    "the optimizer of rank {} counted {} steps, and then not one more for each step (is there "
+    "another that steps more often, or takes its place?): which steps of the whole training they "
+    "are is not known, unless the script reports it (`elastic_harness.observe.report_step(step)`)"
+)
+
 
 class ResumedAtParameters(Parameters):
     """`resumed_at: {round: 2, step: 20}`: round by ordinal; `step` steps were done already."""
@@ -131,11 +137,19 @@ def _miscounted(history: History) -> Verdict | None:
 
 
 def forgotten(history: History) -> Verdict | None:
-    """Find a round in which the optimizer counts anew, though the script goes on (unknown).
+    """Find an optimizer that counts something else than the steps of the whole training (unknown).
 
-    Its sampler tells: a job that really begins anew has the epochs for its first step that it had
-    when it began.
+    The probe sees that of one that does not go up by one, and says no steps any more. Of one that
+    counts anew in a round though the script goes on, the sampler tells: a job that really begins
+    anew has the epochs for its first step that it had when it began.
     """
+    for world in history.worlds.rounds:
+        for worker in world.workers.values():
+            for before, after in pairwise(worker.steps):
+                if before.source == "state" and after.step is None:
+                    return unknown(
+                        _COUNTS_OTHERS.format(worker.rank, before.step), (before.seq, after.seq)
+                    )
     epochs: dict[tuple[str, int], tuple[int, int]] = {}  # and the record that says so
     for entry in history.of_kind(SamplesDrawn):
         drawn, found = entry.event, history.worlds.worker_of(entry.event.pid)

@@ -46,7 +46,8 @@ class TorchSide:
         self._losses: list[Any] = []  # of the last steps
         self._stepper: Any = None  # weak reference to a parameter whose state counts steps
         self._inner: Any = None  # the state of an optimizer that stepped since the last began to
-        self._device_base: int | None = None
+        self._step: int | None = None  # the newest that the primary optimizer has counted
+        self._is_on_device = False  # whether it counts there
         self._parameters: ParameterSide | None = None  # where no optimizer counts steps
         self._has_group = False
 
@@ -123,7 +124,8 @@ class TorchSide:
                 if primary is not None and size <= self._primary_size:
                     return False
                 self._primary, self._primary_size = weakref.ref(optimizer), size
-                self._stepper = self._device_base = None
+                if self._stepper or not self._step:
+                    self._stepper = None  # unless steps were counted that turned out to be others
                 if primary is not None:
                     return False  # the smaller one has counted this step already
             return self._step_in_state(optimizer, state)
@@ -137,26 +139,32 @@ class TorchSide:
         return int(size)
 
     def _step_in_state(self, optimizer: Any, state: Any) -> int | None:
+        """Return how many steps the optimizer's state counts; None where it counts none.
+
+        That is what its parameter counts that was in most steps: others are trained later, or not
+        in every step. A count that does not go up by one is of something else than steps of the
+        training (an optimizer that steps less often, or in place of another), from here on.
+        """
         if self._stepper is False:
             return None
         parameter = self._stepper() if self._stepper is not None else None
-        if parameter is None:
+        before = self._step
+        if parameter is not None and self._is_on_device and before is not None:
+            # Reading a device's memory waits for the device: once is enough, from there we count.
+            self._step = before + 1
+            return self._step
+        self._step = _counted(state, parameter)
+        if self._step is None or self._step == before:
             import weakref
 
-            for each in _parameters_of(optimizer):
-                if "step" in (state.get(each) or ()):
-                    parameter, self._stepper = each, weakref.ref(each)
-                    break
-            else:
-                self._stepper = False  # plain SGD, for example, counts nothing
-                return None
-        value = state[parameter]["step"]
-        device = getattr(value, "device", None)
-        if device is None or device.type == "cpu":
-            return int(value)
-        # Reading a device's memory waits for the device: once is enough, from there we count.
-        self._device_base = int(value) if self._device_base is None else self._device_base + 1
-        return self._device_base
+            counts = [(_counted(state, each) or 0, each) for each in _parameters_of(optimizer)]
+            self._step, parameter = max(counts, key=lambda each: each[0], default=(0, None))
+            self._stepper = weakref.ref(parameter) if self._step > 0 else False
+            self._is_on_device = self._step > 0 and _is_on_device(state[parameter]["step"])
+        if self._step == 0 or (before and self._step != before + 1):
+            self._stepper = False  # plain SGD, for example, counts nothing
+            return None
+        return self._step
 
     def _watch_losses(self, autograd: ModuleType) -> None:
         """Remember what `backward()` is called on: `Tensor.backward` looks it up at each call."""
@@ -285,6 +293,17 @@ def _state_of(optimizer: Any, inner: Any) -> Any:
         return optimizer.state
     except Exception:  # noqa: BLE001 (an optimizer of an unforeseen make)
         return {}
+
+
+def _counted(state: Any, parameter: Any) -> int | None:
+    """Return how many steps an optimizer's state counts of a parameter; None if it does not."""
+    found = state.get(parameter) if parameter is not None else None
+    return int(found["step"]) if found and "step" in found else None
+
+
+def _is_on_device(step: Any) -> bool:
+    device = getattr(step, "device", None)
+    return device is not None and device.type != "cpu"
 
 
 def _changes_nothing(optimizer: Any) -> bool:
