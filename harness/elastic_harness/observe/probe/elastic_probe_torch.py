@@ -269,9 +269,12 @@ def _keep_first_buckets(_module: ModuleType) -> None:
 
     It arranges its buckets anew after the first step of each process. From three ranks on, sums of
     other buckets are rounded otherwise, and a restart alone makes a job end with other parameters.
+    Fewer do so as ever: until then, it remembers some 20 bytes for each parameter and step.
     """
-    native: Any = sys.modules["torch._C._distributed_c10d"]
-    native.Reducer._rebuild_buckets = lambda _: False  # noqa: SLF001 (there is no public way)
+    size = sys.modules["torch.distributed.distributed_c10d"].get_world_size
+    kind: Any = sys.modules["torch._C._distributed_c10d"].Reducer
+    arrange = kind._rebuild_buckets  # noqa: SLF001 (there is no public way)
+    kind._rebuild_buckets = lambda self: size() < 3 and arrange(self)  # noqa: SLF001
 
 
 def _rate_of(optimizer: Any) -> float | None:
