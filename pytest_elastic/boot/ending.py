@@ -32,18 +32,23 @@ import ctypes
 import functools
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = ["can_end_early", "drop_cleanups", "end_early", "settle", "settle_when_groups_end"]
 
-# As the kernel shows it: `c10::setThreadName("pt_gloo_runloop")`.
+# As the kernel shows it: `c10::setThreadName("pt_gloo_runloop")`; torch 2.7 and 2.10 name none.
 _GLOO_THREAD = "pt_gloo_runloop"
+# A futex is what they wait by; gloo's own thread, which has no name either, waits for sockets.
+_FUTEX = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "")
 # Work that takes longer waits for other ranks; torch itself will go on waiting for that.
 _SETTLE_S = 5.0
 # A group may also be destroyed because a rank is gone: what waits for that is not waited for long.
 _SETTLE_GROUPS_S = 1.0
+# A thread without a name may be another library's, which is never done.
+_SETTLE_NAMELESS_S = 0.2
 _FIRST_NAP_S = 0.0005
 _LONGEST_NAP_S = 0.02
 
@@ -67,11 +72,19 @@ _RUNTIME_BYTES = 4 << 20
 _MOST_CLEANUPS = 32
 
 
-def settle(limit_s: float | None = None) -> None:
+def settle() -> None:
     """Wait until the threads of gloo's process groups have nothing to do, for a few seconds."""
-    deadline = time.monotonic() + (_SETTLE_S if limit_s is None else limit_s)
+    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    _settle(_SETTLE_S, has_groups=c10d is not None and c10d.is_initialized())
+
+
+def _settle(limit_s: float, *, has_groups: bool) -> None:
+    threads, is_busy = _gloo_threads(), _is_busy
+    if has_groups and not threads:
+        threads, is_busy, limit_s = _nameless_threads(), _is_busy_by_futex, _SETTLE_NAMELESS_S
+    deadline = time.monotonic() + limit_s
     nap_s = _FIRST_NAP_S
-    while any(map(_is_busy, _gloo_threads())) and time.monotonic() < deadline:
+    while any(map(is_busy, threads)) and time.monotonic() < deadline:
         # Python's lock is free meanwhile: another thread may take it.
         time.sleep(nap_s)
         nap_s = min(2 * nap_s, _LONGEST_NAP_S)
@@ -89,7 +102,7 @@ def settle_when_groups_end(loaded: Mapping[str, Any]) -> None:
 
     @functools.wraps(unregister)
     def settle_and_unregister() -> None:
-        settle(_SETTLE_GROUPS_S)
+        _settle(_SETTLE_GROUPS_S, has_groups=True)
         unregister()
 
     c10d._unregister_all_process_groups = settle_and_unregister  # noqa: SLF001
@@ -162,15 +175,26 @@ def _code_of(library: str) -> list[range]:
 
 
 def _gloo_threads() -> list[str]:
-    threads = []
+    return [thread for thread, name in _thread_names().items() if name == _GLOO_THREAD]
+
+
+def _nameless_threads() -> list[str]:
+    """Return the threads that have this process's name and that Python has not started."""
+    names = _thread_names()
+    own = names.get(str(os.getpid()))
+    pythons = {str(thread.native_id) for thread in threading.enumerate()}
+    return [thread for thread, name in names.items() if name == own and thread not in pythons]
+
+
+def _thread_names() -> dict[str, str]:
+    names = {}
     for thread in os.listdir("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{thread}/comm", encoding="utf-8", errors="replace") as comm:
-                if comm.read().rstrip("\n") == _GLOO_THREAD:
-                    threads.append(thread)
+                names[thread] = comm.read().rstrip("\n")
         except OSError:
             pass  # it has ended
-    return threads
+    return names
 
 
 def _is_busy(thread: str) -> bool:
@@ -178,10 +202,20 @@ def _is_busy(thread: str) -> bool:
 
     Waits for other ranks, and for Python's lock, have a limit; so has no wait for work.
     """
+    call = _call_of(thread)
+    # The call's number and six arguments: a futex's fourth is its time limit.
+    return len(call) > 0 and (len(call) < 5 or int(call[4], 16) != 0)
+
+
+def _is_busy_by_futex(thread: str) -> bool:
+    """Tell the same, but for a thread that waits by another call."""
+    return _is_busy(thread) and _call_of(thread)[:1] in ([_FUTEX], ["running"])
+
+
+def _call_of(thread: str) -> list[str]:
+    """Return the system call that a thread is in, or "running"; empty if it has ended."""
     try:
         with open(f"/proc/self/task/{thread}/syscall", encoding="ascii") as file:
-            call = file.read().split()
+            return file.read().split()
     except OSError:
-        return False  # it has ended, or this kernel does not tell
-    # The call's number and six arguments: a futex's fourth is its time limit.
-    return len(call) < 5 or int(call[4], 16) != 0
+        return []  # or this kernel does not tell
