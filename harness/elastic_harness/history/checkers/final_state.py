@@ -273,18 +273,25 @@ def _judge_by_reference(
         )
     wanted = [ParametersHashed(**state) for state in reference.states]
     differ: dict[int, float] = {}
+    miscounted = ""
     for rank, (state, other) in enumerate(zip(states, wanted, strict=True)):
-        how_far = _in_words(_distance(part, state, other)) + _hints(part, state, other)
-        if None not in (state.step, other.step) and state.step != other.step:
-            return invalid(
-                f"rank {rank} ended after step {state.step}, uninterrupted after {other.step}, and "
-                f"with {_OTHER[part]}{how_far}",
-                proof,
-            )
         if _digest_of(part, other) is None:
             return unknown(f"no digest of rank {rank}'s {part} in the uninterrupted run", proof)
-        if _digest_of(part, state) != _digest_of(part, other):
+        is_same = _digest_of(part, state) == _digest_of(part, other)
+        if not is_same:
             differ[rank] = _distance(part, state, other)
+        if None in (state.step, other.step) or state.step == other.step:
+            continue
+        said = f"rank {rank} ended after step {state.step}, uninterrupted after {other.step}"
+        if not is_same:
+            how_far = _in_words(differ[rank]) + _hints(part, state, other)
+            return invalid(f"{said}, and with {_OTHER[part]}{how_far}", proof)
+        miscounted = miscounted or (
+            f"{said}, but with the same {_NAMES[part]} to the bit: steps were miscounted, or "
+            "changed nothing"
+        )
+    if not differ and miscounted:
+        return unknown(miscounted, proof)
     if not differ:
         return valid(f"{_NAMES[part]} as of the uninterrupted run, to the bit", proof)
     worst = max(differ, key=differ.__getitem__)
