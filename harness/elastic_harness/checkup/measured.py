@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median_high
 
+import msgspec
+
 from elastic_harness.history.checkers.final_state import loss_limit, losses_of, reference_of
 from elastic_harness.history.checkers.samples import samples_by_epoch
 from elastic_harness.history.events import (
@@ -43,6 +45,7 @@ __all__ = [
     "measure",
     "pattern_of",
     "why_not_comparable",
+    "without_unseeded",
     "without_what_differs",
 ]
 
@@ -240,6 +243,23 @@ def without_what_differs(one: Measured, other: Measured) -> Measured:
             # Perhaps it began where the other had ended: then nothing tells what its steps count.
             one = replace(one, is_global=False, unseen={**one.unseen, "steps": NO_STEPS})
     return one
+
+
+def without_unseeded(one: Measured, other: Measured) -> Measured:
+    """Return what was measured, but for random numbers that differ in two undisturbed runs.
+
+    No seed sets these, so that they are no reason for other parameters.
+    """
+    if one.state is None or other.state is None:
+        return one
+    states = tuple(
+        {
+            **mine,
+            "random": {k: v for k, v in mine["random"].items() if theirs["random"].get(k) == v},
+        }
+        for mine, theirs in zip(one.state.states, other.state.states, strict=True)
+    )
+    return replace(one, state=msgspec.structs.replace(one.state, states=states))
 
 
 def _unfit(history: History, outcome: str, reason: str, program: str, said: str) -> UsageError:

@@ -34,6 +34,7 @@ from elastic_harness.checkup.measured import (
     Measured,
     measure,
     why_not_comparable,
+    without_unseeded,
     without_what_differs,
 )
 from elastic_harness.checkup.saved_state import Part, last_saved, what_differs
@@ -123,6 +124,7 @@ class Runs:
                 "torch.save or safetensors of less than 1 GB: what it holds beside parameters and "
                 "optimizer is not compared"
             )
+        one = without_unseeded(one, other)
         self._load(UNDISTURBED, reference_scenario(self.checkup, one))
         result, directory = found[0]
         if wrong := what_is_wrong_without_a_fault(result.history):

@@ -16,6 +16,7 @@ from elastic_harness.checkup.measured import (
     Measured,
     measure,
     why_not_comparable,
+    without_unseeded,
     without_what_differs,
 )
 from elastic_harness.history.events import (
@@ -353,6 +354,18 @@ def _pairs() -> Iterator[tuple[str, Measured, Measured]]:
                 one,
                 replace(one, samples=samples, state=state),
             )
+    seeded = {"python": "a", "torch": "b", "cuda": "c"}
+    first, second = (
+        measure(
+            _told(undisturbed(), ParametersHashed, 0, random={**seeded, **more}).history,
+            "succeeded",
+            "",
+            "train.py",
+        )
+        for more in ({}, {"python": "z", "numpy": "d"})
+    )
+    yield "other random numbers of python", first, second
+    yield "the second state is known", replace(one, state=None), one
     yield "neither state is known", replace(one, state=None), replace(one, state=None)
     yield "no samples but the other's", replace(one, samples=None), one
     lone = replace(one, steps=1)
@@ -369,6 +382,9 @@ def written() -> str:
     for title, one, other in _pairs():
         lines += ["", title, f"  {why_not_comparable(one, other) or 'comparable'}"]
         lines += [f"  kept samples: {without_what_differs(one, other).samples is not None}"]
+        state = without_unseeded(one, other).state
+        if state is not None and any(each["random"] for each in state.states):
+            lines += [f"  kept random numbers: {[sorted(s['random']) for s in state.states]}"]
     return "\n".join([*lines, ""])
 
 
