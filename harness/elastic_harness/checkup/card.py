@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from elastic_harness.checkup.measured import Measured
 from elastic_harness.history.checkers import bind
-from elastic_harness.history.checkers.final_state import loss_found
+from elastic_harness.history.checkers.final_state import NEARLY_SAME, loss_found
 from elastic_harness.history.checkers.samples import samples_by_epoch
 from elastic_harness.history.checkers.training import losses
 from elastic_harness.history.events import FaultFired
@@ -213,12 +213,15 @@ def _once(uses: Counter[int]) -> Counter[int]:
 def _state(by_name: Mapping[str, Judgement], history: History, tolerance: float) -> str:
     """Say how the parameters and the optimizer ended, beside those of the undisturbed run.
 
-    Of another number of ranks, the loss is said, with the undisturbed run's in brackets.
+    Of another number of ranks, the loss is said, with the undisturbed run's in brackets; where that
+    is higher and the parameters are not, what they are within.
     """
     if "loss" in by_name:
         found = loss_found(history)
         if isinstance(found, str):
             return _UNKNOWN
+        if found.value > found.at_most and found.is_nearly_same:
+            return f"within {NEARLY_SAME:g}"
         return f"loss {found.value:.2g} ({found.wanted:.2g})"
     compared = [by_name[name] for name in ("parameters", "optimizer") if name in by_name]
     if not compared:

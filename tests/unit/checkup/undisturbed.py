@@ -52,5 +52,6 @@ def undisturbed(
     for rank in (0, 1):
         if digest is not None:
             losses = tuple(1 + 0.1 * (step % 2) for step in range(6))
-            story.hashed(1, rank, digest, step=begins + steps, losses=losses)
+            state = {"norm": 2.0, "sketch": (1.0, 1.0), "losses": losses}
+            story.hashed(1, rank, digest, step=begins + steps, **state)
     return story.finish(1).end()

@@ -348,13 +348,19 @@ def _states(
         seen,
     )
     yield "nobody says what it ends with", name, trained.trained(ends=False)(), both, seen
-    for title, losses in (
-        ("ends", tuple(1 + 0.1 * (n % 2) for n in range(6))),
-        ("does not say how it ends", ()),
-    ):
+    usual = tuple(1 + 0.1 * (n % 2) for n in range(6))
+    more = tuple(3 * each for each in usual)
+    ends: tuple[tuple[str, tuple[float, ...], dict[str, Any]], ...] = (
+        ("ends", usual, {}),
+        ("does not say how it ends", (), {}),
+        ("ends with a higher loss", more, {}),
+        ("ends with a higher loss of nearly the same parameters", more, near),
+        ("ends with the highest allowed loss", (seen.loss_limit or 0,), near),
+    )
+    for title, losses, state in ends:
         story = Story().tell("engine", "", seen.state) if seen.state is not None else Story()
         story.round(1, ["n1"]).steps(1, 1, 12)
-        story.hashed(1, 0, "z", step=12, losses=losses)
+        story.hashed(1, 0, **{"digest": "z", **state, "step": 12, "losses": losses})
         yield (
             f"one rank {title}",
             name,

@@ -534,8 +534,9 @@ PLANTS: dict[str, Plant] = {
     ),
     "loss": Plant(
         value="as_uninterrupted",
-        invalid=(ends_with_losses(2.0, 2.1),),
-        unknown=(clean, ends_with_losses()),
+        invalid=(ends_with_losses(1.5, 1.6), ends_with_losses(3.0, 3.1)),
+        # Twice as high on half as many ranks may be each rank's part of a sum.
+        unknown=(clean, ends_with_losses(), ends_with_losses(2.0, 2.1)),
         valid=(ends_with_losses(1.0, 1.1),),
     ),
     "switch_clean": Plant(unknown=(lossy_switch,), valid=(clean,)),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -246,10 +247,65 @@ def test_the_loss_of_fewer_ranks_is_judged_by_the_noise_of_the_uninterrupted_run
     assert (found.outcome.value, reason in found.reason) == (outcome, True), found.reason
 
 
-def losing(*ranks: Sequence[float], wanted: Sequence[float | None] = (1.0,) * 5) -> Story:
-    """Let ranks end with these losses, and one of an undisturbed run with those wanted."""
-    states: list[dict[str, Any]] = [{"losses": tuple(losses)} for losses in ranks]
-    return ended(*states, reference=({"losses": tuple(wanted)},))
+def losing(
+    *ranks: Sequence[float],
+    wanted: Sequence[float | None] = (1.0,) * 5,
+    ranks_before: int = 1,
+    before: Mapping[str, Any] = MappingProxyType({}),
+    **changed: Any,  # noqa: ANN401 (fields of an event)
+) -> Story:
+    """Let ranks end with these losses, and those of an undisturbed run with those wanted."""
+    states: list[dict[str, Any]] = [
+        {"sketch": (2.0, 0.0), **changed, "losses": tuple(losses)} for losses in ranks
+    ]
+    other = {"sketch": (0.0, 0.0), **before, "losses": tuple(wanted)}
+    return ended(*states, reference=(other,) * ranks_before)
+
+
+# A mean of 1 and a standard deviation of 0.5: at most 2.5 is allowed.
+NOISY: dict[str, Any] = {"wanted": (0.5, 1.5, 0.5, 1.5, 1.0)}
+# 0.001 of the norm away.
+CLOSE: dict[str, Any] = {"sketch": (0.002, 0.0)}
+SHARDED: dict[str, Any] = {"sharded": ("parameters",)}
+
+
+FAR = {"sketch": (2.0, 0.0)}
+ONES = {"losses": (1.0,) * 5, "sketch": (0.0, 0.0)}
+HIGHER = {"losses": (9.0,), **CLOSE}
+
+
+@pytest.mark.parametrize(
+    ("make", "outcome", "reason"),
+    [
+        (lambda: losing((9.0,), **CLOSE), "valid",
+         "but the parameters are only 0.001 (relative) from the uninterrupted run's"),
+        (lambda: losing((9.0,), sketch=(0.00201, 0.0)), "invalid", "at most 1 is allowed"),
+        (lambda: losing((9.0,), step=None, before={"step": None}, **CLOSE), "valid", "but the par"),
+        (lambda: losing((9.0,), step=5, **CLOSE), "invalid", ""),
+        (lambda: losing((9.0,), **SHARDED, **CLOSE), "invalid", ""),
+        (lambda: losing((9.0,), before=SHARDED, **CLOSE), "invalid", ""),
+        (lambda: losing((9.0,), sharded=("optimizer",), **CLOSE), "valid", "but the parameters"),
+        # All have the same parameters, or it is not known which to compare.
+        (lambda: ended(HIGHER, HIGHER, reference=(ONES, ONES, ONES)), "valid", "but the param"),
+        (lambda: ended(HIGHER, {**HIGHER, **FAR}, reference=(ONES,)), "invalid", ""),
+        (lambda: ended({**HIGHER, **FAR}, HIGHER, reference=(ONES,)), "invalid", ""),
+        (lambda: ended(HIGHER, reference=(ONES, {**ONES, **FAR})), "invalid", ""),
+        (lambda: ended(HIGHER, reference=({**ONES, **FAR}, ONES)), "invalid", ""),
+        (lambda: losing((3.0,), ranks_before=2, **NOISY), "unknown",
+         "but the mean times the number of ranks is as uninterrupted"),
+        (lambda: losing((3.01,), ranks_before=2, **NOISY), "invalid", "at most 2.5 is allowed"),
+        (lambda: losing((4.0,), ranks_before=8, **NOISY), "unknown", "but the mean times"),
+        (lambda: losing((3.99,), ranks_before=8, **NOISY), "invalid", ""),
+        (lambda: losing((3.0,), (3.0,), ranks_before=4, **NOISY), "unknown", "but the mean times"),
+        (lambda: losing((2.5,), ranks_before=2, **NOISY), "valid", "the uninterrupted run's last"),
+    ],
+)  # fmt: skip
+def test_a_higher_loss_may_be_another_measure_of_the_same(
+    make: Callable[[], Story], outcome: str, reason: str
+) -> None:
+    """Where gradients are added over the ranks, the loss of each is its part of the whole."""
+    verdict = judge("loss", "as_uninterrupted", make())
+    assert (verdict.outcome.value, reason in verdict.reason) == (outcome, True), verdict.reason
 
 
 def unfinished(*, is_hashed: bool) -> Story:
