@@ -71,8 +71,8 @@ UNEVEN = (
 )
 NO_CHECKPOINT = (
     "no checkpoint was seen: no file was written again and again below the working folder or "
-    "$ELASTIC_CHECKPOINT_DIR. If the script saves elsewhere, by an absolute path, give it a "
-    "relative one: each run would find what an earlier one has saved"
+    "$ELASTIC_CHECKPOINT_DIR, but for logs, which only grow. If the script saves elsewhere, by an "
+    "absolute path, give it a relative one: each run would find what an earlier one has saved"
 )
 MISSED_FILES = (
     "whether the script saves checkpoints, and how often, is not known, because files may have "
@@ -349,6 +349,7 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
         if done and _size(entry.event) >= _SMALLEST_CHECKPOINT:
             groups[pattern_of(entry.event.path)].append((entry.event, done))
     named = {pattern: found for pattern, found in groups.items() if len(found) > 1}
+    named = {pattern: found for pattern, found in named.items() if not _is_log(found)}
     finals = {p: f for p, f in named.items() if f[-1][0].how == "moved"} or named
     if not finals:
         return None
@@ -365,6 +366,19 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
         written=_written_as(chosen, history),
         named=chosen,
         steps=tuple(sorted({done for _, done in finals[chosen]})),
+    )
+
+
+def _is_log(found: list[tuple[FileWritten, int]]) -> bool:
+    """Tell whether files are one that was added to: written in place, it only grows."""
+    ways, sizes = {(e.path, e.how) for e, _ in found}, [_size(e) for e, _ in found]
+    (path, how), *more = ways
+    return (
+        not more
+        and how == "written"
+        and not _USUAL.search(path)
+        and sizes == sorted(sizes)
+        and len(set(sizes)) > 1
     )
 
 

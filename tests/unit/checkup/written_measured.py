@@ -6,7 +6,7 @@ python -m tests.unit.checkup.written_measured > tests/unit/checkup/measured.txt
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -60,6 +60,10 @@ def _each(*files: tuple[str, str, int], every: int = 3) -> Saves:
     return lambda step: [
         (path.format(step), how, size) for path, how, size in files if step % every == 0
     ]
+
+
+def _of_sizes(path: str, how: str, sizes: Sequence[int]) -> Saves:
+    return lambda step: [(path.format(step), how, sizes[step // 3 - 1])] if step % 3 == 0 else []
 
 
 def _two_rounds() -> Story:
@@ -221,6 +225,15 @@ def _runs() -> Iterator[tuple[str, Story]]:
             ]
         ),
     )
+    for name, how, grown in (
+        ("metrics.jsonl", "written", (300, 300, 500, 500)),
+        ("metrics.pt", "written", (300, 300, 500, 500)),
+        ("metrics", "moved", (300, 300, 500, 500)),
+        ("metrics-{}", "written", (300, 300, 500, 500)),
+        ("metrics", "written", (300, 600, 400, 500)),
+        ("metrics", "written", (300, 300, 300, 300)),
+    ):
+        yield f"{name} is {how} with sizes {grown}", undisturbed(saves=_of_sizes(name, how, grown))
     digests = {3: "3fa9c1d0", 6: "abcdef00", 9: "00decade", 12: "C0FFEE12"}
     yield (
         "names with a digest",
