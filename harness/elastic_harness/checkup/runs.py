@@ -37,7 +37,7 @@ from elastic_harness.checkup.measured import (
     without_unseeded,
     without_what_differs,
 )
-from elastic_harness.checkup.saved_state import Part, last_saved, what_differs
+from elastic_harness.checkup.saved_state import Part, last_saved, what_differs, why_not_compared
 from elastic_harness.cluster.choose import ClusterChoice
 from elastic_harness.history.judge import Judgement, judge
 from elastic_harness.history.verdict import Verdict, invalid, unknown
@@ -108,7 +108,10 @@ class Runs:
             )
             for result, directory in found
         )
-        self._undisturbed = [self._saved_last(*each, one) for each in found]
+        saved = [last_saved(result.history, one) for result, _ in found]
+        self._undisturbed = [
+            self._read(directory, path) for (_, directory), path in zip(found, saved, strict=True)
+        ]
         for _, directory in found:
             self._forget_work(directory)
         why = why_not_comparable(one, other)
@@ -119,11 +122,7 @@ class Runs:
             )
             one = without_what_differs(one, other)
         elif None in self._undisturbed and one.checkpoints is not None and one.state is not None:
-            self.notes.append(
-                f"checkpoint: the last {one.checkpoints.named} could not be read as a file of "
-                "torch.save or safetensors of less than 1 GB: what it holds beside parameters and "
-                "optimizer is not compared"
-            )
+            self.notes.append(why_not_compared(one.checkpoints.named, saved))
         one = without_unseeded(one, other)
         self._load(UNDISTURBED, reference_scenario(self.checkup, one))
         result, directory = found[0]
@@ -210,8 +209,8 @@ class Runs:
         self, result: RunResult, directory: RunDirectory, seen: Measured
     ) -> Iterator[Judgement]:
         """Compare what a run saved last with what the undisturbed runs did."""
-        saved = [*self._undisturbed, self._saved_last(result, directory, seen)]
-        one, other, found = saved
+        one, other = self._undisturbed
+        found = self._read(directory, last_saved(result.history, seen))
         if one is None or other is None or found is None:
             return
         # What is averaged, or has small numbers, has a larger share of errors of rounding.
@@ -220,10 +219,8 @@ class Runs:
             said = f"beside that of a run without a fault, the last checkpoint has {differ}"
             yield _judged("checkpoint", invalid(said))
 
-    def _saved_last(
-        self, result: RunResult, directory: RunDirectory, seen: Measured
-    ) -> Mapping[str, Part] | None:
-        path = last_saved(result.history, seen)
+    def _read(self, directory: RunDirectory, path: str | None) -> Mapping[str, Part] | None:
+        """Return what a run saved below a path; None if that cannot be read."""
         if self._reader is None or path is None:
             return None
         return self._reader.read(os.path.join(directory.path, "work", path))

@@ -1,22 +1,21 @@
 """What the last checkpoint of a run holds, beside that of a run without a fault.
 
-Averaged weights, statistics of layers, the scale of a gradient scaler: a training may go on with
-much that no optimizer has, and that is seen nowhere but in what the script saves. What is in it the
-`checkpoint_reader` says.
+Averaged weights, statistics of layers: a training may go on with much that no optimizer has, and
+that is seen nowhere but in what the script saves. What is in it the `checkpoint_reader` says.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elastic_harness.checkup.measured import UNDER_WAY, Measured, pattern_of
 from elastic_harness.history.events import FileWritten
 from elastic_harness.history.history import History
 
-__all__ = ["Part", "last_saved", "what_differs"]
+__all__ = ["Part", "last_saved", "what_differs", "why_not_compared"]
 
 # Of a part: its `size` in numbers; `digest`, `norm` and `sketch` as `ParametersHashed` has them.
 Part = Mapping[str, Any]
@@ -83,6 +82,17 @@ def last_saved(history: History, seen: Measured) -> str | None:
     path = written[-1].event.path
     # A folder for each checkpoint has several files.
     return os.path.dirname(path) if "*" in os.path.dirname(pattern) else path
+
+
+def why_not_compared(named: str, paths: Sequence[str | None]) -> str:
+    """Say why nothing is compared with what the undisturbed runs saved last (`last_saved`)."""
+    why = "could not be read as a file of torch.save or safetensors of less than 1 GB"
+    if None in paths:
+        why = "was not seen to be of the same step in both runs without a fault"
+    return (
+        f"checkpoint: the last {named} {why}: what it holds beside parameters and optimizer is not "
+        "compared"
+    )
 
 
 def _steps_by(history: History, at: float) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from elastic_harness.checkup.measured import Checkpoints, measure
-from elastic_harness.checkup.saved_state import Part, last_saved, what_differs
+from elastic_harness.checkup.saved_state import Part, last_saved, what_differs, why_not_compared
 from elastic_harness.history.events import FileWritten
 
 from tests.unit.checkup.undisturbed import undisturbed
@@ -116,3 +116,12 @@ def test_what_was_written_before_or_without_known_steps_is_not_the_last() -> Non
     assert last_saved(story.history, seen) == "ck-12.pt"
     story.step(1, 0, 15).tell("cluster", "", FileWritten(path="ck-15.pt", how="moved", size=9))
     assert last_saved(story.history, seen) is None
+
+
+def test_a_checkpoint_that_was_not_opened_is_not_said_to_be_unreadable() -> None:
+    """One of another step is not even looked at."""
+    assert "ck.pt could not be read" in why_not_compared("ck.pt", ["ck.pt", "ck.pt"])
+    for paths in ([None, "ck.pt"], ["ck.pt", None], [None, None]):
+        said = why_not_compared("ck.pt", paths)
+        assert said.startswith("checkpoint: the last ck.pt was not seen to be of the same step")
+        assert said.endswith("what it holds beside parameters and optimizer is not compared")
