@@ -46,7 +46,7 @@ _ADVICE: Mapping[str, str] = {
     "together, and at the same step.",
     "loss": "Save and load weights, optimizer and learning rate schedule together; and keep the "
     "global batch and its learning rate where the number of ranks changes.",
-    "checkpoint": "Load all that is saved, also averaged weights, statistics and scalers.",
+    "checkpoint": "Load all that is saved, also averaged weights and statistics.",
     "optimizer": "Save and load the optimizer's state and its schedule with the weights.",
     "finished_at": "Save how many steps are done; and let an error end the script with an exit "
     "code that is not 0, or the launcher does not start it again.",
@@ -318,6 +318,9 @@ def _causes(
     if own is not None and ("job" in names or (name == "preempted" and "steps_lost" in names)):
         yield f"to mend it: {own}"
         names = [] if "job" in names else [each for each in names if each != "steps_lost"]
+    if "samples" in names:
+        # Who uses samples again, or leaves some out, comes to the end at another step for that.
+        names = [each for each in names if each != "finished_at"]
     if (advice := next((_ADVICE[each] for each in names if each in _ADVICE), None)) is not None:
         yield f"to mend it: {advice}"
 

@@ -59,6 +59,17 @@ def resumed(at: int, *, skips: int = 0) -> Story:
     return story.finish(2).end()
 
 
+def _begins_its_epoch_anew() -> Story:
+    """Tell a job that resumes after step 6, with the first two steps' samples of the epoch."""
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 0)
+    use(story, 1, range(1, 7), 0)
+    story.fault("fault").gone(1).round(2, ["n1", "n2"])
+    for rank in (0, 1):
+        story.resume(2, rank, 6)
+    use(story, 2, range(7, 15), -2)
+    return story.finish(2).end()
+
+
 def _failed_at(step: int) -> Story:
     story = Story().round(1, ["n1", "n2"]).steps(1, 1, step)
     return story.fault("fault").wait(1).gone(1)
@@ -295,6 +306,8 @@ def _cases() -> Iterator[tuple[str, str, Story, Sequence[Asked], Measured]]:
     yield "it makes no step", name, idle, (JOB,), seen
     lame = Story().round(1, ["n1", "n2"]).steps(1, 1, 0)
     yield "one rank makes a step", name, lame.step(1, 1, 1).finish(1).end(), (JOB,), seen
+    asked = (JOB, FINISHED, SAMPLES)
+    yield "an epoch begins anew, and it ends later", name, _begins_its_epoch_anew(), asked, seen
 
 
 def _data(name: str, seen: Measured) -> Iterator[tuple[str, str, Story, Sequence[Asked], Measured]]:
