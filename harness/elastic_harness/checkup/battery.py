@@ -205,10 +205,13 @@ def _ends_an_epoch(saved: int, seen: Measured, late: int) -> bool:
     return not seen.epoch_ends.isdisjoint(range(saved - late, saved + 1))
 
 
-def _intervals(number: int, *, of_fewer: bool = False) -> Callable[[Checkup, Measured], int | None]:
+def _intervals(
+    number: int, *, of_fewer: bool = False, in_a_save: bool = False
+) -> Callable[[Checkup, Measured], int | None]:
     """Allow the steps of so many times from one checkpoint to the next, and those under way.
 
-    `of_fewer`: steps that fewer ranks made, of which an epoch has more.
+    `of_fewer`: steps that fewer ranks made, of which an epoch has more. `in_a_save`: it is over
+    before the next one begins, however long it takes; the folder is a slower one then.
     """
 
     def allows(checkup: Checkup, seen: Measured) -> int | None:
@@ -219,7 +222,10 @@ def _intervals(number: int, *, of_fewer: bool = False) -> Callable[[Checkup, Mea
         interval = seen.checkpoints.interval
         if of_fewer and _may_save_by_epochs(seen.checkpoints, seen):
             interval = math.ceil(interval * checkup.nodes / checkup.fewest)
-        return number * interval + UNDER_WAY
+        beside = seen.checkpoints.beside
+        if in_a_save and beside:
+            beside = max(beside, interval)
+        return number * interval + beside + UNDER_WAY
 
     return allows
 
@@ -399,7 +405,7 @@ BATTERY: Sequence[FaultTest] = (
         title="Rank 0 is killed in the middle of writing a checkpoint",
         stands_for="A crash that leaves half a file.",
         make=_while_saving,
-        allows=_intervals(1),
+        allows=_intervals(1, in_a_save=True),
     ),
     FaultTest(
         name="checkpoint-torn",

@@ -92,12 +92,14 @@ class Checkpoints:
     """The files that a script saves again and again, as patterns with `*` in place of numbers.
 
     `written` is what they are called while they are written, `named` when they are complete.
-    `steps` are how many steps were done when each was.
+    `steps` are how many steps were done when each was; `beside` the most that were made from the
+    first file of one to its last, by a script that saves in the background.
     """
 
     written: str
     named: str
     steps: tuple[int, ...]
+    beside: int
 
     @property
     def interval(self) -> int:
@@ -344,8 +346,10 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
     One that all ranks share goes before files of each rank, such as the states of random numbers.
     """
     groups: dict[str, list[tuple[FileWritten, int]]] = defaultdict(list)
+    began: dict[str, int] = {}  # by folder
     for entry in history.of_kind(FileWritten):
         done = sum(1 for step in first.steps if step.at <= entry.at)
+        began.setdefault(os.path.dirname(entry.event.path), done)
         if done and _size(entry.event) >= _SMALLEST_CHECKPOINT:
             groups[pattern_of(entry.event.path)].append((entry.event, done))
     named = {pattern: found for pattern, found in groups.items() if len(found) > 1}
@@ -366,7 +370,19 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
         written=_written_as(chosen, history),
         named=chosen,
         steps=tuple(sorted({done for _, done in finals[chosen]})),
+        beside=_made_beside(finals[chosen], began),
     )
+
+
+def _made_beside(found: list[tuple[FileWritten, int]], began: Mapping[str, int]) -> int:
+    """Return the most steps from the first file of a checkpoint's folder to its last.
+
+    Of files that share one folder nothing tells where another checkpoint begins.
+    """
+    ended = {os.path.dirname(event.path): done for event, done in found}
+    if len(ended) == 1:
+        return 0
+    return max(done - began[folder] for folder, done in ended.items())
 
 
 def _is_log(found: list[tuple[FileWritten, int]]) -> bool:

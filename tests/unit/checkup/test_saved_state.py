@@ -92,7 +92,7 @@ def test_the_last_checkpoint_is_of_the_same_step_or_none(
     story = undisturbed(steps=after)
     story.tell("cluster", "", FileWritten(path=path, how="moved", size=4000))
     seen = measure(undisturbed().history, "succeeded", "", "train.py")
-    checkpoints = Checkpoints(written=pattern, named=pattern, steps=(6, 12))
+    checkpoints = Checkpoints(written=pattern, named=pattern, steps=(6, 12), beside=0)
     seen = replace(seen, checkpoints=checkpoints, is_global=is_global)
     assert last_saved(story.history, seen) == found
     assert last_saved(story.history, replace(seen, checkpoints=None)) is None
@@ -105,7 +105,7 @@ def test_what_was_written_before_or_without_known_steps_is_not_the_last() -> Non
     )
     story.tell("cluster", "", FileWritten(path="ck-12.pt", how="moved", size=9))
     seen = measure(undisturbed().history, "succeeded", "", "train.py")
-    checkpoints = Checkpoints(written="ck-*.pt", named="ck-*.pt", steps=(6, 12))
+    checkpoints = Checkpoints(written="ck-*.pt", named="ck-*.pt", steps=(6, 12), beside=0)
     seen = replace(seen, checkpoints=checkpoints)
     assert last_saved(story.history, seen) == "ck-12.pt"
     story = Story().round(1, ["n1", "n2"]).step(1, 0, 9)

@@ -32,7 +32,9 @@ _JOB: Mapping[str, Any] = {"script": "train.py", "max_restarts": 3}
 
 def _jobs() -> Iterator[tuple[str, Checkup, Measured]]:
     found = measure(undisturbed(steps=100).history, "succeeded", "", "train.py")
-    every_seven = Checkpoints(written="out/tmp.*", named="out/ck.pt", steps=tuple(range(7, 101, 7)))
+    every_seven = Checkpoints(
+        written="out/tmp.*", named="out/ck.pt", steps=tuple(range(7, 101, 7)), beside=0
+    )
     odd = (25, {0: Counter([*range(25), 0]), 1: Counter(range(25)), 2: Counter(range(20))})
     yield (
         "100 steps of 45 ms on 3 ranks, saves every 7 steps, one of 25 samples again",
@@ -47,7 +49,7 @@ def _jobs() -> Iterator[tuple[str, Checkup, Measured]]:
             samples=odd,
         ),
     )
-    by_epochs = Checkpoints(written="ck.pt", named="ck.pt", steps=(10, 20, 30, 43, 50))
+    by_epochs = Checkpoints(written="ck.pt", named="ck.pt", steps=(10, 20, 30, 43, 50), beside=0)
     used = {epoch: Counter(range(28 - epoch)) for epoch in range(4)}
     yield (
         "50 steps of 1 s on 2 nodes with 2 ranks, saves every ten steps, leaves out samples",
@@ -85,7 +87,7 @@ def _jobs() -> Iterator[tuple[str, Checkup, Measured]]:
             steps=20,
             seconds=38.0,
             world_size=1,
-            checkpoints=Checkpoints(written="ck.pt", named="ck.pt", steps=(12, 15)),
+            checkpoints=Checkpoints(written="ck.pt", named="ck.pt", steps=(12, 15), beside=0),
             is_global=False,
             samples=(24, {0: Counter(range(24))}),
         ),
@@ -98,7 +100,7 @@ def _jobs() -> Iterator[tuple[str, Checkup, Measured]]:
             steps=12,
             seconds=22.0,
             world_size=3,
-            checkpoints=Checkpoints(written="ck.pt", named="ck.pt", steps=(5,)),
+            checkpoints=Checkpoints(written="ck.pt", named="ck.pt", steps=(5,), beside=0),
         ),
     )
     yield (
@@ -109,10 +111,27 @@ def _jobs() -> Iterator[tuple[str, Checkup, Measured]]:
             steps=14,
             seconds=26.0,
             world_size=3,
-            checkpoints=Checkpoints(written="a/b/*", named="a/b/*.pt", steps=tuple(range(1, 15))),
+            checkpoints=Checkpoints(
+                written="a/b/*", named="a/b/*.pt", steps=tuple(range(1, 15)), beside=0
+            ),
             epoch_ends=frozenset({6, 8}),
             misses_files=True,
             unseen={"checkpoints": "not all was seen"},
+        ),
+    )
+    yield (
+        "200 steps of 1 s on 3 ranks, saves in the middle of each epoch, beside 3 steps",
+        Checkup(job=_JOB),
+        replace(
+            found,
+            steps=200,
+            seconds=199.0,
+            world_size=3,
+            checkpoints=Checkpoints(
+                written="ck.pt", named="ck.pt", steps=(*range(5, 200, 10), 200), beside=3
+            ),
+            epoch_ends=frozenset(range(10, 200, 10)),
+            samples=(24, {epoch: Counter(range(24)) for epoch in range(20)}),
         ),
     )
 

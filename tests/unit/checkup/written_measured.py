@@ -66,6 +66,18 @@ def _of_sizes(path: str, how: str, sizes: Sequence[int]) -> Saves:
     return lambda step: [(path.format(step), how, sizes[step // 3 - 1])] if step % 3 == 0 else []
 
 
+def _beside(steps: dict[int, int]) -> Saves:
+    """Save after some steps, and be done so many steps later."""
+    return lambda step: [
+        *([(f"k/{step}/0.distcp", "written", 900)] if step in steps else []),
+        *[
+            (f"k/{begun}/.metadata", "moved", 400)
+            for begun, later in steps.items()
+            if begun + later == step
+        ],
+    ]
+
+
 def _two_rounds() -> Story:
     """All is shown by the last round, and one rank of it makes a step less."""
     story = Story().round(1, ["n1", "n2"]).steps(1, 1, 0).gone(1).round(2, ["n1", "n2"])
@@ -216,6 +228,11 @@ def _runs() -> Iterator[tuple[str, Story]]:
             ]
         ),
     )
+    for last in (0, 2):
+        yield (
+            f"each is written beside the steps to come, the last beside {last}",
+            undisturbed(saves=_beside({4: 1, 8: 0, 10: last})),
+        )
     yield (
         "a log is written more often than a checkpoint",
         undisturbed(
@@ -347,7 +364,11 @@ def _measured(story: Story, outcome: str, said: str) -> Iterator[str]:
         f" on {seen.world_size} ranks, {whole}"
     )
     if (saved := seen.checkpoints) is not None:
-        yield f"  writes {saved.written}, named {saved.named}, at {saved.steps}: {saved.interval}"
+        beside = f", beside {saved.beside}" if saved.beside else ""
+        yield (
+            f"  writes {saved.written}, named {saved.named}, at {saved.steps}: "
+            f"{saved.interval}{beside}"
+        )
     samples = None if seen.samples is None else {e: len(u) for e, u in seen.samples[1].items()}
     limit = seen.loss_limit
     yield f"  samples {samples}, epochs end at {sorted(seen.epoch_ends)}"
