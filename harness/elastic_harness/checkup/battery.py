@@ -194,6 +194,8 @@ def _middle(seen: Measured) -> int:
         saved,
         key=lambda step: (
             _ends_an_epoch(step, seen, UNDER_WAY),
+            # Saved once an epoch, all but the first may be late: it would cost the job's beginning.
+            step < seen.steps * 0.25,
             _ends_an_epoch(step, seen, late),
             abs(step + half - middle),
         ),

@@ -20,7 +20,7 @@ from elastic_harness.checkup.battery import (
     reference_scenario,
     scenario_text,
 )
-from elastic_harness.checkup.measured import Measured, measure
+from elastic_harness.checkup.measured import Checkpoints, Measured, measure
 from elastic_harness.faults.registry import built_in_faults
 from elastic_harness.scenario.model import Scenario
 from elastic_harness.scenario.reading.loader import load_text
@@ -111,6 +111,15 @@ def test_the_fault_comes_between_two_checkpoints_and_not_behind_the_end_of_an_ep
         assert not isinstance(first, float)
         resumes_at = (first.step - 1) // 5 * 5  # the step is held before it is saved
         assert resumes_at % 10 == 5
+
+
+def test_the_fault_comes_late_rather_than_after_a_checkpoint_that_was_surely_in_an_epoch() -> None:
+    """The one after a quarter of the job may have been seen late, and be that of an epoch's end."""
+    (kill, *_) = BATTERY
+    checkpoints = Checkpoints(written="ck", named="ck", steps=(30, 50), beside=0)
+    job = replace(seen(steps=200), checkpoints=checkpoints, epoch_ends=frozenset({45}))
+    text = scenario_text(kill, Checkup(job=JOB), job)
+    assert "- at: {step: 65, rank: 2}" in text
 
 
 def clauses(found: Measured, name: str = "worker-killed") -> list[str]:
