@@ -275,6 +275,9 @@ LOADERS = """
     loader = {
         "shuffle": lambda: DataLoader(data, 2, shuffle=True),
         "peek": lambda: DataLoader(data, 2, shuffle=True),
+        "validates": lambda: DataLoader(data, 2, shuffle=True),
+        "validates inside": lambda: DataLoader(data, 2, shuffle=True),
+        "whole epochs": lambda: DataLoader(data, 2, shuffle=True),
         "batches": lambda: DataLoader(data, batch_sampler=Batches()),
         "ahead": lambda: DataLoader(data, 2, shuffle=True),
         "singles": lambda: DataLoader(data, batch_size=None, shuffle=True),
@@ -302,11 +305,18 @@ LOADERS = """
             if number == 7:
                 break
             model(torch.ones(1)).sum().backward()
+            if kind != "whole epochs":
+                optimizer.step()
+            if kind == "validates inside" and number % 2 == 0:
+                list(DataLoader(data, 2, shuffle=True))
+        if kind == "validates":
+            list(DataLoader(data, 2, shuffle=True))
+        elif kind == "whole epochs":
             optimizer.step()
 """
 SEEN = (
-    "shuffle", "peek", "ahead", "batches", "singles", "counts on", "skips", "processes",
-    "persistent",
+    "shuffle", "peek", "validates", "validates inside", "whole epochs", "ahead", "batches",
+    "singles", "counts on", "skips", "processes", "persistent",
 )  # fmt: skip
 NOT_SEEN = {
     "endless": "unknown: the epoch or the size of range[7] by Endless is not known",

@@ -4,8 +4,9 @@
 
 This stands between a DataLoader's iterator and its sampler. A *pass* is one walk through a sampler.
 The indices of each batch are noted as the sampler gives them, and count when the script is given
-the batch: loader processes fetch ahead. What belongs to which epoch is the sampler's own word
-(`epoch`), or a count of the passes that were used.
+the batch: loader processes fetch ahead. A pass in which no step is made is no training, if another
+one of the same name goes on: a validation is such a pass. What belongs to which epoch is the
+sampler's own word (`epoch`), or a count of the passes that were used.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _Pass:
         self.walk = iterator._sampler_iter  # noqa: SLF001 (torch's own iterator)
         self.label, self.size, self.counted = label, size, counted
         self.is_over = False
-        self.handed_out = 0
+        self.began_at: int | None = None  # the steps that were made before its first batch
         self._sampler = iterator._index_sampler  # noqa: SLF001 (torch's own iterator)
         self._first_epoch = self._last_epoch = _epoch_of(self._sampler)
         self._number = 0
@@ -69,7 +70,6 @@ class _Pass:
         given = [(_indices_of(batch), epoch)]
         if is_ahead:
             given, self._ahead = self._ahead, given
-        self.handed_out += len(given)
         return given
 
     def end(self) -> list[tuple[list[int], tuple[int | None, str]]]:
@@ -131,9 +131,11 @@ class Loaders:
                 return None
             before, counted = self._newest.get(label), 0
             if before is not None:
-                # A look at the first batches, before the training, is not a pass.
-                forgotten = 0 if before.is_over else self._probe.forget_drawn(label)
-                counted = before.counted + (forgotten < before.handed_out)
+                # Neither a look at the first batches nor a validation is a pass of the training.
+                is_used = self._is_used(before)
+                if not (is_used and before.is_over):
+                    self._probe.forget_drawn(label)
+                counted = before.counted + is_used
             current = _Pass(iterator, label, size, counted)
             iterator.__dict__["_elastic_pass"] = self._newest[label] = current
         except Exception:  # noqa: BLE001 (never the reason why a loader fails)
@@ -146,10 +148,23 @@ class Loaders:
         if current is None:
             return
         try:
-            for batch, epoch in current.end() if is_end else current.hand_out(is_ahead=is_ahead):
+            given = current.end() if is_end else current.hand_out(is_ahead=is_ahead)
+            newest = self._newest[current.label]
+            if given and newest is not current and newest.is_over:
+                # It was between two batches of this pass.
+                if not self._is_used(newest):
+                    self._probe.forget_drawn(current.label)
+                self._newest[current.label] = current
+            if given and current.began_at is None:
+                current.began_at = self._probe.steps.count
+            for batch, epoch in given:
                 self._probe.drew(current.label, current.size, epoch, batch)
         except Exception:  # noqa: BLE001 (keys that are no numbers, for example)
             self._do_not_see(current.label, "indices")
+
+    def _is_used(self, one: _Pass) -> bool:
+        """Tell whether a step was made since the first batch of a pass."""
+        return one.began_at not in (None, self._probe.steps.count)
 
     def _do_not_see(self, label: str, why: str) -> None:
         if label not in self._unseen:

@@ -332,10 +332,10 @@ class Probe:
         if self.wants_samples and self.wire.is_open:
             self._drawn.setdefault((loader, size, epoch), []).append(batch)
 
-    def forget_drawn(self, loader: str) -> int:
-        """Forget the batches of a loader that no step has used yet; returns how many those were."""
-        unused = [key for key in self._drawn if key[0] == loader]
-        return sum(len(self._drawn.pop(key)) for key in unused)
+    def forget_drawn(self, loader: str) -> None:
+        """Forget the batches of a loader that no step has used yet."""
+        for key in [key for key in self._drawn if key[0] == loader]:
+            del self._drawn[key]
 
     def did_not_see(self, loader: str, why: str) -> None:
         """Note that the samples of a loader cannot be seen."""
