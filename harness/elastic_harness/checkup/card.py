@@ -19,7 +19,12 @@ from elastic_harness.history.events import FaultFired
 from elastic_harness.history.history import History
 from elastic_harness.history.judge import Judgement, judge, judge_checks, overall, unmet
 from elastic_harness.history.verdict import Outcome
-from elastic_harness.report.cause import failed_first, leases_lost_unasked, why_it_ended
+from elastic_harness.report.cause import (
+    failed_first,
+    hung_when_done,
+    leases_lost_unasked,
+    why_it_ended,
+)
 from pytest_elastic.events.model import WorkersStopped
 
 __all__ = [
@@ -116,9 +121,9 @@ def row_of(
     causes = tuple(_causes(name, history, judgements, seen))
     if has_survived and _began_late(history, seen):
         outcome, causes = Outcome.UNKNOWN.value, (_NOT_FRESH,)
-    elif delayed := _why_delayed(history, judgements):
+    elif excuse := _excuse(history, judgements, seen):
         found = (each for each in causes if not each.startswith("to mend it"))
-        outcome, causes = Outcome.UNKNOWN.value, (delayed, *found)
+        outcome, causes = Outcome.UNKNOWN.value, (excuse, *found)
         survived = survived or None
     return Row(
         name=name,
@@ -136,7 +141,7 @@ def row_of(
     )
 
 
-def _why_delayed(history: History, judgements: Sequence[Judgement]) -> str:
+def _excuse(history: History, judgements: Sequence[Judgement], seen: Measured) -> str:
     """Say why a job may not have ended as it should by no fault of the script's; "" if not."""
     found = {each.name for each in judgements if _is_invalid(each)}
     if all(judgements) or found - _COST_BY_DELAYS:
@@ -145,6 +150,12 @@ def _why_delayed(history: History, judgements: Sequence[Judgement]) -> str:
         return f"leases were lost {lost}"
     if "ends_in_time" in found and not history.of_kind(FaultFired):
         return "it had not come to the fault by its limit: was this machine busy? Try --jobs=1"
+    if "ends_in_time" in found and seen.is_global and (at := hung_when_done(history, seen.steps)):
+        return (
+            f"all its steps were done, and it did not end: {at}, in no function. There torch may "
+            "hang with gloo if a function lets a DistributedDataParallel model go after it has "
+            "destroyed the process group: `del model` before the last barrier"
+        )
     return ""
 
 

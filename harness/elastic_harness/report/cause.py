@@ -39,6 +39,7 @@ __all__ = [
     "FailedWorker",
     "failed_first",
     "first_failure",
+    "hung_when_done",
     "is_about_others",
     "leases_lost_unasked",
     "lines_of",
@@ -420,6 +421,23 @@ def where_ranks_stand(history: History) -> list[str]:
     if len(ordered) > _MAX_GROUPS:
         lines.append(f"and {len(ordered) - _MAX_GROUPS} more places")
     return lines
+
+
+def hung_when_done(history: History, steps: int) -> str:
+    """Return where ranks stood whose job had done all steps and hung in no Python function.
+
+    Empty if it had not, or if one of its living ranks stood in a function.
+    """
+    seen = {entry.event.pid: entry.event for entry in history.of_kind(StackSeen)}
+    places = []
+    for worker in history.worlds.current.workers.values() if history.worlds.current else ():
+        event = seen.get(worker.pid)
+        is_in_none = event is not None and [e[-12:] for e in event.frames] == [" in <module>"]
+        if worker.last_step != steps or not (worker.finished or is_in_none):
+            return ""
+        if event is not None:
+            places.append(f"rank {worker.rank} stood at {_place_of(event)}")
+    return ", ".join(places)
 
 
 def _place_of(event: StackSeen) -> str:

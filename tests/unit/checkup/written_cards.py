@@ -20,6 +20,7 @@ from elastic_harness.checkup.card import (
 )
 from elastic_harness.checkup.measured import Measured, measure
 from elastic_harness.history.checkers import bind
+from elastic_harness.history.events import StackSeen, WorkerFinished
 from elastic_harness.history.judge import judge_checks
 
 from pytest_elastic.events.model import AgentStalled, LeaseLost, WorkersStopped
@@ -105,6 +106,20 @@ def _delayed(
     return story.finish(2).end() if finishes else story.end("limit")
 
 
+def _hangs_when_done(
+    *frames: str, last: int = 12, finishes: bool = True, reason: str = ""
+) -> Story:
+    """Tell a job whose rank 0 ends, and whose rank 1 stands still after the last step."""
+    story = Story().round(1, ["n1", "n2"]).steps(1, 1, 6).fault("fault").gone(1)
+    story.round(2, ["n1", "n2"]).steps(2, 7, last)
+    done, left = story.pids[2, 0], story.pids[2, 1]
+    if finishes:
+        story.tell("worker", "n1", WorkerFinished(pid=done, rank=0))
+    story.gone(2, 0).end("limit")
+    seen = StackSeen(pid=left, rank=1, frames=frames, source="main()", reason=reason)
+    return story.tell("worker", "n2", seen).gone(2, 1)
+
+
 def _counts_anew(
     last: dict[int, int], *, before: int = 6, resumes: Sequence[int] = (0, 0)
 ) -> Story:
@@ -188,6 +203,16 @@ def _cases() -> Iterator[tuple[str, str, Story, Sequence[Asked], Measured]]:
         "another agent stood still later": _delayed(fires=True, stalls="n1", stalled_s=0),
     }.items():
         yield f"a lease is lost after the fault, and {title}", name, stalled, (limit,), seen
+    end, function = "a/train.py:9 in <module>", "a/train.py:7 in save"
+    for title, story, of in (
+        ("", _hangs_when_done(end), seen),
+        (", in a function", _hangs_when_done(function, end), seen),
+        (", and nobody knows where", _hangs_when_done(reason="no stack"), seen),
+        (", but for the last one", _hangs_when_done(end, last=11), seen),
+        (", and the other rank was killed", _hangs_when_done(end, finishes=False), seen),
+        (", as far as can be known", _hangs_when_done(end), replace(seen, is_global=False)),
+    ):
+        yield f"it hangs when all steps are done{title}", name, story, (limit,), of
     yield "a lease is lost, and steps with it", name, _delayed(finishes=True), (JOB, LOST), seen
     asked: Sequence[Asked] = (JOB, LOST, ("finished_at", 13))
     yield "a lease is lost, and a step is missing", name, _delayed(finishes=True), asked, seen
