@@ -154,6 +154,17 @@ TESTS = """
         elastic_chaos.at("60s").kill("rank 0")
         assert job.wait().succeeded
 
+    def test_with_a_fault_that_comes_too_late(elastic_job, elastic_chaos):
+        job = elastic_job("hello.py")
+        assert job.wait().succeeded
+        elastic_chaos.now().kill("rank 0")
+        elastic_chaos.at(step=12).crash("n2")
+
+    def test_with_a_storm_that_comes_too_late(elastic_job):
+        job = elastic_job("hello.py", max_restarts=3)
+        assert job.wait().succeeded
+        job.storm(max=3)
+
     @pytest.mark.elastic(without=["faults_effective"])
     def test_with_a_fault_that_need_not_fire(elastic_job, elastic_chaos):
         job = elastic_job("hello.py")
@@ -313,6 +324,23 @@ def test_what_holds_for_every_job_is_judged_as_part_of_the_test(called: Called) 
     assert called.outcomes[f"{test}_as_expected"] == "XFAIL"
 
 
+@pytest.mark.parametrize(
+    ("test", "faults"),
+    [
+        ("test_with_a_fault_that_comes_too_late", ["kill-1", "crash-2"]),
+        ("test_with_a_storm_that_comes_too_late", ["storm"]),
+    ],
+)
+def test_what_is_asked_for_after_the_end_of_a_job_is_judged_too(
+    called: Called, test: str, faults: list[str]
+) -> None:
+    """It never fired."""
+    assert called.outcomes[test] == "FAILED"
+    about = " ".join(called.about(test).split())
+    for fault in faults:
+        assert f"{fault}: it never fired: the run was over when it was asked for" in about
+
+
 def test_a_job_that_is_never_started_is_no_test(called: Called) -> None:
     """It would pass whatever is wrong."""
     about = called.about("test_that_never_starts_its_job")
@@ -358,5 +386,7 @@ def test_only_failed_tests_leave_artifacts(called: Called, place: Place) -> None
         "test_an_assertion_of_its_own",
         "test_with_a_fault_that_never_fires",
         "test_with_a_fault_that_never_fires_as_expected",
+        "test_with_a_fault_that_comes_too_late",
+        "test_with_a_storm_that_comes_too_late",
         "test_with_two_jobs_at_a_time",
     }

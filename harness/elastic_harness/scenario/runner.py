@@ -276,6 +276,9 @@ class Run(EngineRun):
     # Facts into the history, and from there into the engine
 
     def _on_fact(self, source: str, node: str, event: Event) -> None:
+        if self.is_over:  # a fault that a test asks for too late
+            self.history.append_after_end(event)
+            return
         run_id = self._launched.job.run_id
         self._on_record(
             Record(at=self._loop.now(), source=source, node=node, run_id=run_id, event=event)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 from elastic_harness.history.events import (
+    ClausePlanned,
     FaultIneffective,
+    FaultPlanned,
     NodeStarted,
     ProcessExited,
     WorkerFinished,
     WorkerRaised,
 )
 from elastic_harness.scenario.engine.engine import RunPhase
-from elastic_harness.scenario.engine.messages import ArmHold, LaunchersExited
+from elastic_harness.scenario.engine.messages import ArmHold, LaunchersExited, RecordEvent
 from elastic_harness.scenario.planning.planner import make_plan
 
 from pytest_elastic.errors import UsageError
@@ -349,6 +351,31 @@ def test_nothing_is_healed_by_itself_while_the_timeline_is_open() -> None:
     assert bench.healed == []
     bench.add(id="mend", at="0s", heal="cut")
     assert bench.healed == ["cut"]
+
+
+def test_what_a_test_asks_for_when_the_run_is_over_is_planned_and_never_fires() -> None:
+    """It is recorded, and nothing is ordered; the teardown heals what the test would heal."""
+    bench = running(is_open=True)
+    bench.add(id="cut", at="0s", partition="n2")
+    bench.in_force("cut", proof_needs_job=True)
+    bench.prove("cut")
+    bench.end_job()
+    ordered = [each for each in bench.answers if not isinstance(each, RecordEvent)]
+    bench.add(id="mend", at="0s", heal="cut")
+    bench.add(id="now", at="0s", kill="rank 1")
+    bench.add(id="pinned", at={"step": 12, "rank": 0}, crash="n2")
+    bench.add(id="look", at="0s", check=["ranks"])
+    bench.add(id="vain", at="0s", heal="now")
+    bench.add(id="chance", at="0s", kill="rank 1", optional=True)
+    assert [each for each in bench.answers if not isinstance(each, RecordEvent)] == ordered
+    planned = [each.id for each in bench.facts(FaultPlanned)]
+    assert planned == ["cut", "now", "pinned", "chance"]
+    assert bench.facts(ClausePlanned)[-1].key == "look[0]"
+    said = bench.facts(FaultIneffective)
+    assert [each.id for each in said] == ["now", "pinned", "look", "vain"]
+    assert {each.reason for each in said} == {
+        "it never fired: the run was over when it was asked for"
+    }
 
 
 def test_an_entry_cannot_take_the_id_of_another() -> None:

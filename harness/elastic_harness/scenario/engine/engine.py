@@ -220,10 +220,19 @@ class EngineMachine:
         return self._take_out()
 
     def _after_the_end(self, input: EngineInput, now: float) -> tuple[EngineCommand, ...]:
-        """Nothing is decided any more, but what the teardown heals is still written down."""
-        if isinstance(input, FaultUndone):
-            self._flow.on_undone(self._flow.entry(input.entry_id), now)
-        return self._take_out()
+        """Order nothing more; record what the teardown heals, and what is asked for too late.
+
+        A clause that is asked for now is never judged, and who waits for it is told so.
+        """
+        match input:
+            case FaultUndone(entry_id=entry_id):
+                self._flow.on_undone(self._flow.entry(entry_id), now)
+            case EntryAdded(entry=entry):
+                for state in self._on_entry_added(entry, now):
+                    self._flow.refuse(state)
+            case _:
+                pass
+        return tuple(each for each in self._take_out() if isinstance(each, RecordEvent))
 
     # --- start ---------------------------------------------------------------------------------
 
@@ -240,22 +249,24 @@ class EngineMachine:
         for pattern, node in logs_wanted(self._plan.scenario.expect):
             self._put(WatchLog(pattern=pattern, node=node))
 
-    def _on_entry_added(self, entry: Entry, now: float) -> None:
+    def _on_entry_added(self, entry: Entry, now: float) -> Sequence[EntryState]:
         default_id = f"entry-{len({state.name for state in self._flow.entries}) + 1}"
         planned = plan_entry(entry, default_id, self._plan.seed)
         if any(state.name == planned.id for state in self._flow.entries):
             raise UsageError(f"the timeline has an entry {planned.id!r} already: choose another id")
         if self._phase is RunPhase.QUIESCENT:
             self._become(RunPhase.INJECTING)
-        self._add_entry(planned, now)
+        return self._add_entry(planned, now)
 
-    def _add_entry(self, planned: PlannedEntry, now: float) -> None:
-        for state in self._flow.add(planned, now):
+    def _add_entry(self, planned: PlannedEntry, now: float) -> Sequence[EntryState]:
+        states = self._flow.add(planned, now)
+        for state in states:
             self._record_planned(state)
             if planned.entry.when is not None:
                 self._watch_log(planned.entry.when)
             if planned.entry.until is not None:
                 self._watch_log(planned.entry.until)
+        return states
 
     def _record_planned(self, state: EntryState) -> None:
         name = state.entry.action.name

@@ -387,6 +387,11 @@ class FaultFlow:
         if not entry.is_optional:
             self._put_fact(FaultIneffective(id=entry.id, reason=f"it never fired: {reason}"))
 
+    def refuse(self, entry: EntryState) -> None:
+        """Give up an entry that was added when the run was over; heals are left to the teardown."""
+        if not any(other.can_be_healed or other.was_undone for other in self._chosen_by(entry)):
+            self.skip(entry, "the run was over when it was asked for")
+
     def _say_ineffective(self, entry: EntryState, reason: str, *, is_optional: bool) -> None:
         """Record that a fault did nothing; of an optional one that is a fact and no error."""
         self._put_fact(FaultIneffective(id=entry.id, reason=reason, is_optional=is_optional))
