@@ -222,11 +222,18 @@ class CheckedScenario:
             why = f"the smallest has {worlds[0]} ranks"
         yield Finding(f"there is no world of {size}: {why}", path)
 
-    def too_late(self, seconds: object, *path: str | int, is_in: bool = False) -> Iterator[Finding]:
+    def too_late(
+        self,
+        seconds: object,
+        *path: str | int,
+        is_in: bool = False,
+        suggestion: str | None = None,
+    ) -> Iterator[Finding]:
         """Find a moment after the run; with `is_in`, its very end is in time."""
         limit = self.spec.limit
         if isinstance(seconds, float) and (seconds > limit or (seconds == limit and not is_in)):
-            yield Finding(f"the run is over by then: `limit` is {format_duration(limit)}", path)
+            why = f"the run is over by then: `limit` is {format_duration(limit)}"
+            yield Finding(why, path, suggestion=suggestion)
 
     def no_entry(
         self, id: str, *path: str | int, known: Sequence[str] | None = None

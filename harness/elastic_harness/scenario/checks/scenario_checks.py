@@ -140,6 +140,9 @@ def _check_entries(checked: CheckedScenario) -> Iterator[Finding]:
             yield from checked.too_late(entry.at, *here, "at")
         elif entry.at is not None:
             yield from checked.no_rank(entry.at.rank, *here, "at", "rank")
+        if action.is_healable:
+            hint = "until the end of the run: `until: end`"
+            yield from checked.too_late(entry.for_s, *here, "for", suggestion=hint)
         for key, value in (("for", entry.for_s), ("until", entry.until)):
             if value is not None and not action.is_healable and not isinstance(action, CheckNow):
                 yield Finding(
