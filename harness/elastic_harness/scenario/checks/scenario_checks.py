@@ -162,14 +162,28 @@ def _check_waits(checked: CheckedScenario) -> Iterator[Finding]:
         (("expect", "eventually", index, "after"), None, clause.after)
         for index, clause in enumerate(checked.spec.expect.eventually)
     ]
+    waits_for = {id: after.id for _, id, after in waiting if id is not None and after is not None}
+    in_circles: set[str] = set()
     for path, own_id, after in waiting:
         if after is None:
             continue
         yield from checked.no_entry(after.id, *path)
-        if after.id == own_id:
-            yield Finding("it waits for itself", path)
+        if own_id is not None and own_id not in in_circles:
+            circle = _circle(own_id, waits_for)
+            in_circles.update(circle)
+            if circle:
+                through = f", by way of {', '.join(circle[1:])}" if circle[1:] else ""
+                yield Finding(f"it waits for itself{through}", path)
         if after.healed and (final := checked.final_entries.get(after.id)) is not None:
             yield Finding(f"`{final}` cannot be undone, so `{after.id}.healed` never comes", path)
+
+
+def _circle(id: str, waits_for: Mapping[str, str]) -> list[str]:
+    """Return the entries that wait for one another, from this one on; none if it is not of them."""
+    chain = [id]
+    while (following := waits_for.get(chain[-1])) is not None and following not in chain:
+        chain.append(following)
+    return chain if following == id else []
 
 
 def _check_conditions(checked: CheckedScenario) -> Iterator[Finding]:
