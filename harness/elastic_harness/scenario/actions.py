@@ -61,8 +61,8 @@ class PlannedAction(Parameters):
     `name` is what scenarios call it, `shorthand` the field that a bare value stands for.
     `is_healable` tells whether there is anything to undo. `pauses`: it stops processes, which
     finish what they were about to do when it is healed. `disturbs` is False for one that only
-    looks. `takes_nodes_away`: it ends nodes, which may start anew by the same name. `is_own`: the
-    engine does it, and nothing is injected.
+    looks. `takes_nodes_away`: it ends nodes, which may start anew by the same name. `starts_nodes`:
+    what follows it waits until they are up. `is_own`: the engine does it, and nothing is injected.
     """
 
     name: ClassVar[str]
@@ -71,6 +71,7 @@ class PlannedAction(Parameters):
     pauses: ClassVar[bool] = False
     disturbs: ClassVar[bool] = True
     takes_nodes_away: ClassVar[bool] = False
+    starts_nodes: ClassVar[bool] = False
     is_own: ClassVar[bool] = False
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from elastic_harness.history.events import (
     FaultIneffective,
     LogMatched,
@@ -179,6 +180,34 @@ def test_a_fault_after_another_waits_from_when_that_one_is_in_force() -> None:
     assert bench.fired == ["first"]
     bench.pass_time(0.1)
     assert bench.fired == ["first", "second"]
+
+
+@pytest.mark.parametrize("first", [{"join": ["n3"]}, {"reboot": "n2"}, {"replace": "n2"}])
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_fault_after_nodes_that_start_waits_until_they_are_up(
+    first: dict[str, object], *, comes: bool
+) -> None:
+    """They are not there yet when the fault is in force; where none comes, it never fires."""
+    bench = running(
+        {"at": "1s", "id": "first", **first},
+        {"after": "first + 3s", "id": "second", "pause": {"node": "newest"}},
+        nodes={"initial": 2, "min": 1, "max": 3},
+    )
+    bench.pass_time(1)
+    bench.in_force("first", proof_needs_job=True)
+    bench.pass_time(4)
+    assert bench.fired == ["first"]
+    if comes:
+        bench.prove("first")
+        bench.pass_time(2.9)
+        assert bench.fired == ["first"]
+        bench.pass_time(0.1)
+        assert bench.fired == ["first", "second"]
+    else:
+        bench.disprove("first")
+        assert bench.facts(FaultIneffective)[-1].reason == (
+            "it never fired: it waits for first, which never took effect"
+        )
 
 
 def test_a_fault_after_a_heal_waits_for_the_heal() -> None:

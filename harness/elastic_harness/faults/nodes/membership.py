@@ -60,6 +60,7 @@ class JoinNodes(Fault):
     layer = "node"
     proof = "the cluster started the nodes and their launchers by this order, and they are up"
     shorthand: ClassVar[str | None] = "nodes"
+    starts_nodes: ClassVar[bool] = True
 
     nodes: Annotated[
         Annotated[int, Field(ge=1)] | Listed[str], BeforeValidator(_count_or_names)
@@ -153,6 +154,7 @@ class ReplaceNode(NodeFault):
 
     name = "replace"
     takes_nodes_away: ClassVar[bool] = True
+    starts_nodes: ClassVar[bool] = True
     proof = "the cluster ended the node by this order, and one of its name is up again"
     sometimes_needs = "network (`by: power_cut`)"
 
@@ -183,6 +185,7 @@ class RebootNode(NodeFault):
 
     name = "reboot"
     takes_nodes_away: ClassVar[bool] = True
+    starts_nodes: ClassVar[bool] = True
     proof = "the cluster ended the node by this order, and it is up again"
 
     downtime: Seconds = 1.0

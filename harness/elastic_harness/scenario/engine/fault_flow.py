@@ -152,6 +152,7 @@ class FaultFlow:
         self.on_in_force(entry, now, needs_job=False)
         if entry.proved is None:
             entry.proved = True
+            entry.proved_at = now
             found = Evidence.of(evidence)
             self._put_fact(FaultEffective(id=entry.id, evidence=found.text, facts=found.facts))
 
@@ -211,10 +212,14 @@ class FaultFlow:
         after = entry.entry.after
         assert after is not None, "only entries with `after` follow another"
         leader = next(iter(self.named(after.id)), None)
-        if leader is None or leader.phase in {EntryPhase.FAILED, EntryPhase.SKIPPED}:
+        if (
+            leader is None
+            or leader.phase in {EntryPhase.FAILED, EntryPhase.SKIPPED}
+            or (leader.action.starts_nodes and leader.proved is False)
+        ):
             self.skip(entry, f"it waits for {after.id}, which never took effect")
             return True
-        start = leader.healed_at if after.healed else leader.in_force_at
+        start = leader.healed_at if after.healed else leader.effective_at
         if start is None:
             return False
         entry.due_at = start + after.delay_s

@@ -85,6 +85,7 @@ class EntryState:
     evidence: str | None = None
     fired_at: float | None = None
     in_force_at: float | None = None
+    proved_at: float | None = None
     healed_at: float | None = None
     proved: bool | None = None
     proof_needs_job: bool = False
@@ -119,6 +120,11 @@ class EntryState:
     def is_over(self) -> bool:
         """Tell whether it will never act (again)."""
         return self.phase in {EntryPhase.HEALED, EntryPhase.FAILED, EntryPhase.SKIPPED}
+
+    @property
+    def effective_at(self) -> float | None:
+        """When it began to act: for one that starts nodes, when they were seen to be up."""
+        return self.proved_at if self.action.starts_nodes else self.in_force_at
 
     @property
     def holds_rank(self) -> bool:
