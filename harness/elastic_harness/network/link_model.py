@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import math
 import random
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -358,8 +358,13 @@ class Link:
     def _stop(self, layers: Layers, now: float) -> LinkMode | None:
         """Return how a packet is stopped before it comes to the link: by the hardest cut."""
         cuts = [(own.mode, owner) for owner, own in layers if not own.up]
-        if not cuts:
-            cuts = self._flaps_down(layers, now, lambda mode: mode is not LinkMode.HOLD)
+        cuts += [
+            (flap.mode, owner)
+            for owner, own in layers
+            for flap in own.flaps
+            if flap.mode is not LinkMode.HOLD  # such a flap only delays
+            and flap.up_at(self._flaps_since[owner, flap], now) is not None
+        ]
         if not cuts:
             return None
         mode = min((mode for mode, _ in cuts), key=STRENGTH.index)
@@ -377,16 +382,6 @@ class Link:
         resetting = [owner for owner in orders if self._reset_orders[owner][1] > opened]
         self._put(resetting, "reset")
         return bool(resetting)
-
-    def _flaps_down(
-        self, layers: Layers, now: float, wanted: Callable[[LinkMode], bool]
-    ) -> list[tuple[LinkMode, str]]:
-        return [
-            (flap.mode, owner)
-            for owner, own in layers
-            for flap in own.flaps
-            if wanted(flap.mode) and flap.up_at(self._flaps_since[owner, flap], now) is not None
-        ]
 
     def _flap_end(self, layers: Layers, now: float) -> float:
         """Return when a packet may go on: at once, or when what holds it is up again."""

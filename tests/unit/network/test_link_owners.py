@@ -65,6 +65,26 @@ def sent(link: Link, packets: int = 1000, now: float = 0.0) -> Mapping[str, Mapp
             LinkPolicy(flaps=(Flap(down_s=1, up_s=1),)),
             {"one": {"rejected"}},
         ),
+        (
+            LinkPolicy(up=False),
+            LinkPolicy(flaps=(Flap(down_s=1, up_s=1),)),
+            {"one": {"dropped"}, "other": {"dropped"}},
+        ),
+        (
+            LinkPolicy(up=False, mode=HOLD),
+            LinkPolicy(flaps=(Flap(down_s=1, up_s=1),)),
+            {"other": {"dropped"}},
+        ),
+        (
+            LinkPolicy(up=False),
+            LinkPolicy(flaps=(Flap(down_s=1, up_s=1, mode=LinkMode.REJECT),)),
+            {"other": {"rejected"}},
+        ),
+        (
+            LinkPolicy(up=False),
+            LinkPolicy(flaps=(Flap(down_s=1, up_s=1, mode=HOLD),)),
+            {"one": {"dropped"}},
+        ),
         (LinkPolicy(flaps=(Flap(down_s=1, up_s=1),)), LATE, {"one": {"dropped"}}),
         (
             LinkPolicy(flaps=(Flap(down_s=1, up_s=1, mode=HOLD),)),
