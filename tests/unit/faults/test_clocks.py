@@ -28,7 +28,35 @@ def test_a_wrong_clock_is_proven_by_a_worker_that_tells_the_time() -> None:
     world.heal()
     world.pass_time(1)
     assert world.cluster.clock.offsets == {}
+    assert world.story[-1].startswith("proved"), "the worker has not looked yet"
+    world.answer(1, "tell_time", "ended", "1000.1")
+    world.pass_time(0.2)
     assert world.story[-1] == "undone"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_clock_that_nobody_tells_of_is_given_back_all_the_same(*, ends: bool) -> None:
+    """The worker has ended, or takes no step: it is waited for no longer than a clock is late."""
+    world = World()
+    world.fire("clock_skew", {"node": "n2", "by": "20s"})
+    world.answer(1, "tell_time", "ended", "1020.0")
+    world.pass_time(1)
+    world.processes[1002].answers.clear()
+    if ends:
+        world.end(1)
+    world.heal()
+    world.pass_time(0.1 if ends else 3.1)
+    assert world.story[-1] == "undone"
+
+
+def test_a_node_with_two_skews_is_wrong_by_both() -> None:
+    """As its workers see it."""
+    world = World()
+    world.fire("clock_skew", {"node": "n2", "by": "-2m"})
+    world.fire("clock_skew", {"node": "n2", "by": "20s"}, entry_id="y")
+    world.answer(1, "tell_time", "ended", "900.0")
+    world.pass_time(1)
+    assert world.story[-1] == "proved: rank 1 (n2, pid 1002) wrong by -100s"
 
 
 def test_a_clock_that_stays_right_was_not_skewed() -> None:

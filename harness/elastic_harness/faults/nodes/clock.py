@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, ClassVar, Final
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
@@ -15,19 +16,24 @@ from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
+    Sleep,
     Steps,
     Waits,
     wait_for_proof,
 )
 from elastic_harness.faults.nodes.node import NodeFault, names_of
-from elastic_harness.faults.workers.worker import ORDER_S, facts_of, listed, order, wait_for_answer
+from elastic_harness.faults.workers.worker import ORDER_S, facts_of, order, wait_for_answer
 from elastic_harness.scenario.engine.situation import Situation, Targets, WorkerRef
 from elastic_harness.scenario.fields import format_duration, parse_duration
+from pytest_elastic.errors import ElasticError
 
 __all__ = ["ClockSkew"]
 
 _SMALLEST_S: Final = 1.0
 _LARGEST_S: Final = 10 * 365 * 86_400.0
+# A process looks at the file of its clock once in 1 s, which libfaketime counts in whole seconds.
+_RIGHT_S: Final = 3.0
+_BETWEEN_QUESTIONS_S: Final = 0.1
 
 
 def _parse_offset(value: object) -> float:
@@ -102,7 +108,7 @@ class ClockSkew(NodeFault):
         def look() -> Waits[bool]:
             """Ask the witnesses; of several skews of a node the sum is what its processes see."""
             for witness in witnesses:
-                told[witness] = yield from _ask_the_time(context, witness, id)
+                told[witness] = yield from _ask_the_time(context, witness, id, within_s=ORDER_S)
             return all(
                 abs(skew - context.clocks.offset(witness.node)) <= abs(self.by) / 2
                 for witness, skew in told.items()
@@ -114,22 +120,43 @@ class ClockSkew(NodeFault):
                 for witness, skew in told.items()
             )
             raise FaultImpossible(f"the time of {found}")
+        wrong = (
+            f"{witness} wrong by {_format_offset(context.clocks.offset(witness.node))}"
+            for witness in witnesses
+        )
         return Evidence(
-            text=f"{listed(tuple(witnesses))} wrong by {_format_offset(self.by)}",
+            text=", ".join(wrong),
             facts={"by": self.by, "asked": facts_of(tuple(witnesses), {})},
         )
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         for node in targets.nodes:
             yield from context.clocks.set(id, node.name, None)
+        deadline = context.now() + _RIGHT_S
+        for witness in targets.peers:
+            # One that has ended, or takes no step, cannot be asked.
+            with suppress(ElasticError):
+                yield from self._wait_until_right(context, witness, id, deadline)
         return f"the clock of {names_of(targets.nodes)} is right"
 
+    def _wait_until_right(
+        self, context: FaultContext, witness: WorkerRef, id: str, deadline: float
+    ) -> Waits[None]:
+        """Ask a worker for the time until it no longer sees this skew."""
+        while (left_s := deadline - context.now()) > 0:
+            skew = yield from _ask_the_time(context, witness, id, within_s=left_s)
+            if abs(skew - context.clocks.offset(witness.node)) <= abs(self.by) / 2:
+                return
+            yield Sleep(seconds=_BETWEEN_QUESTIONS_S)
 
-def _ask_the_time(context: FaultContext, witness: WorkerRef, id: str) -> Waits[float]:
+
+def _ask_the_time(
+    context: FaultContext, witness: WorkerRef, id: str, *, within_s: float
+) -> Waits[float]:
     """Return by how many seconds the time of day that a worker sees is wrong."""
     order(context, (witness,), {"do": "act", "act": "tell_time"}, "tell the time", by=id)
     told = yield from wait_for_answer(
-        context, witness, "tell_time", ("ended",), by=id, within_s=ORDER_S
+        context, witness, "tell_time", ("ended",), by=id, within_s=within_s
     )
     clock = having(context.cluster.clock, context.cluster.capabilities["clock_skew"])
     right = yield from clock.time_of_day(witness.node)
