@@ -113,6 +113,18 @@ def test_a_rank_that_stands_lives_on_otherwise_and_resumes_when_told(bench: Benc
     assert process.returncode == 0
 
 
+def test_all_that_is_ordered_between_two_steps_is_done(bench: Bench) -> None:
+    """By several faults: the second order does not take the place of the first."""
+    process = start(bench)
+    process.send_signal(signal.SIGSTOP)
+    for by in ("one", "other"):
+        order = {"do": "act", "act": "tell_time", "by": by}
+        assert bench.observer.order(ref(process), order)
+    process.send_signal(signal.SIGCONT)
+    bench.until(lambda: all(bench.observer.answer_of(ref(process), by) for by in ("one", "other")))
+    process.kill()
+
+
 def test_a_rank_that_keeps_the_lock_lets_nothing_else_run(bench: Bench) -> None:
     """No thread, no handler of its own; SIGKILL and the heal reach it."""
     process = start(bench)

@@ -79,7 +79,7 @@ class Probe:
         self._resumed: int | None = None  # as was said last
         self._told_done = ""
         self._last_at = 0.0
-        self._order: list[str] | None = None
+        self._orders: list[list[str]] = []  # several faults may each have given one since a step
         self.order_by = ""
         self._ending: SystemExit | Exception | None = None
         self._drawn: dict[tuple[str, int | None, Epoch], list[Sequence[int]]] = {}
@@ -175,7 +175,7 @@ class Probe:
             case ["release"]:
                 return True
             case ["exit", _, _] | ["raise", _, _, _] | ["act", _, _, _]:
-                self._order = words
+                self._orders.append(words)
                 return True
             case _:
                 pass
@@ -266,11 +266,11 @@ class Probe:
         self.say("step_completed", f"{place},{source}{rate}{left}", at)
         for words in self.wire.read():
             self.obey(words)
-        if self._holds and self._order is None:
+        if self._holds and not self._orders:
             self._hold(count if step is None else step)
         self._last_at = now()
-        if self._order is not None:
-            self._do_order()
+        while self._orders:
+            self._do(self._orders.pop(0))
 
     def _hold(self, step: int) -> None:
         """Wait here while the harness wants this step held. Late orders hold the next step."""
@@ -288,13 +288,10 @@ class Probe:
                 break
         self.say("rank_released", f'"step":{step}', now())
 
-    def _do_order(self) -> None:
+    def _do(self, order: list[str]) -> None:
         """Do what the harness has ordered, here, between two steps of the script."""
         from urllib.parse import unquote
 
-        order, self._order = self._order, None
-        if order is None:
-            return
         self.order_by = unquote(order[-1][1:])
         match order:
             case ["exit", code, _]:
