@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+from elastic_harness.cluster.disks.policy import DiskCounters
+
 from tests.unit.faults.bench import World
 
 
@@ -21,6 +24,40 @@ def test_a_limit_is_proven_when_the_kernel_has_counted_that_it_was_met() -> None
     world.pass_time(0.5)
     assert world.budget.limits == {}
     assert world.story[-1] == "undone"
+
+
+@pytest.mark.parametrize("after_s", [0.3, 3.0])
+@pytest.mark.parametrize(
+    ("fault", "counted"),
+    [
+        ("cpu_limit", "throttled"),
+        ("memory_limit", "memory_hits"),
+        ("process_limit", "processes_refused"),
+        ("disk_full", "refused_full"),
+    ],
+)
+def test_a_node_that_goes_says_nothing_of_the_others(
+    fault: str, counted: str, after_s: float
+) -> None:
+    """The fault acts on those that are up, and on none once all are gone."""
+    more = {"size": "5kB"} if fault == "memory_limit" else {}
+    for lost in (["n2"], ["n1", "n2"]):
+        world = World()
+        world.fire(fault, {"node": ["n1", "n2"], **more})
+        world.pass_time(after_s)
+        for node in lost:
+            world.lose(node)
+        world.pass_time(1)
+        if fault == "disk_full":
+            world.cluster.disks.counts = DiskCounters(by_owner={"x": {counted: 1}})
+        else:
+            world.budget.count("n1", **{counted: 1})
+        world.pass_time(2)
+        if lost == ["n2"]:
+            assert world.story[-1].startswith("proved")
+            assert world.story[-1].endswith(": n1 1")
+        else:
+            assert world.story[-1] == "failed: n1, n2: no such node is up any more"
 
 
 def test_a_limit_that_nobody_meets_is_no_fault() -> None:

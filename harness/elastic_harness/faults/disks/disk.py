@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, ClassVar, Final, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
@@ -18,7 +19,7 @@ from elastic_harness.faults.context import (
     wait_for_proof,
 )
 from elastic_harness.faults.disks.job_directories import outside_of_the_job
-from elastic_harness.faults.nodes.node import NodeFault, names_of
+from elastic_harness.faults.nodes.node import NodeFault, names_of, read_each
 from elastic_harness.finding import Finding
 from elastic_harness.scenario.actions import CheckedScenario
 from elastic_harness.scenario.engine.situation import Targets
@@ -119,11 +120,11 @@ class _DiskFault(NodeFault):
 
     def _count(self, context: FaultContext, targets: Targets, owner: str) -> Waits[dict[str, int]]:
         """Return how many operations this policy has acted on, by node."""
-        acted = {}
-        for node in targets.nodes:
-            counters = yield from context.disks.count(node.name, self.path)
-            acted[node.name] = counters.by_owner.get(owner, {}).get(self._counter, 0)
-        return {node: number for node, number in acted.items() if number}
+        nodes = [node.name for node in targets.nodes]
+        count = partial(context.disks.count, path=self.path)
+        found = yield from read_each(context, nodes, count)
+        acted = {node: each.by_owner.get(owner, {}) for node, each in found.items()}
+        return {n: number for n, each in acted.items() if (number := each.get(self._counter, 0))}
 
 
 class DiskFull(_DiskFault):

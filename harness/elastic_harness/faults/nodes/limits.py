@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from pydantic import Field
@@ -21,7 +21,7 @@ from elastic_harness.faults.context import (
     wait_for_proof,
 )
 from elastic_harness.faults.layers import Limited
-from elastic_harness.faults.nodes.node import NodeFault, names_of
+from elastic_harness.faults.nodes.node import NodeFault, names_of, read_each
 from elastic_harness.faults.workers.worker import (
     ORDER_S,
     WorkerFault,
@@ -31,7 +31,7 @@ from elastic_harness.faults.workers.worker import (
     see_worker_end,
     wait_for_answer,
 )
-from elastic_harness.scenario.engine.situation import NodeRef, Targets, WorkerRef
+from elastic_harness.scenario.engine.situation import Targets, WorkerRef
 from elastic_harness.scenario.fields import Fraction, Size
 from pytest_elastic.exit_codes import exit_text
 
@@ -56,7 +56,7 @@ class _Met:
     def __init__(
         self,
         context: FaultContext,
-        nodes: tuple[NodeRef, ...],
+        nodes: Sequence[str],
         counter: Callable[[GroupReadings], int],
         *,
         of: Limited,
@@ -72,21 +72,20 @@ class _Met:
 
     def begin(self) -> Waits[None]:
         """Note what was counted before the limit."""
-        for node in self._nodes:
-            self._seen[node.name] = self._counter((yield from _read(self._context, node.name)))
-            others = self._context.limits.narrowest(node.name, self._of)
-            self._was_narrowest[node.name] = not others
+        for node, reading in (yield from _readings(self._context, self._nodes)).items():
+            self._seen[node] = self._counter(reading)
+            self._was_narrowest[node] = not self._context.limits.narrowest(node, self._of)
 
     def count(self) -> Waits[dict[str, int]]:
         """Return what was counted since the look before, where this limit has held since then."""
         met = {}
-        for node in self._nodes:
-            now = self._counter((yield from _read(self._context, node.name)))
-            more, self._seen[node.name] = now - self._seen[node.name], now
-            is_narrowest = self._by in self._context.limits.narrowest(node.name, self._of)
-            if more > 0 and is_narrowest and self._was_narrowest[node.name]:
-                met[node.name] = more
-            self._was_narrowest[node.name] = is_narrowest
+        for node, reading in (yield from _readings(self._context, self._nodes)).items():
+            now = self._counter(reading)
+            more, self._seen[node] = now - self._seen.get(node, now), now
+            is_narrowest = self._by in self._context.limits.narrowest(node, self._of)
+            if more > 0 and is_narrowest and self._was_narrowest[node]:
+                met[node] = more
+            self._was_narrowest[node] = is_narrowest
         return met
 
 
@@ -122,7 +121,7 @@ class LimitCpu(_NodeLimit):
     share: Fraction = Field(default=0.2, gt=0)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        met = _Met(context, targets.nodes, lambda each: each.throttled, of="cpu", by=id)
+        met = _Met(context, _names(targets), lambda each: each.throttled, of="cpu", by=id)
         yield from met.begin()
         for node in targets.nodes:
             yield from context.limits.limit(id, node.name, cpu=self.share)
@@ -153,7 +152,7 @@ class LimitMemory(_NodeLimit):
     size: Size = Field(gt=0)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        met = _Met(context, targets.nodes, lambda each: each.memory_hits, of="memory", by=id)
+        met = _Met(context, _names(targets), lambda each: each.memory_hits, of="memory", by=id)
         yield from met.begin()
         for node in targets.nodes:
             yield from _limit_memory(context, node.name, self.size, id)
@@ -187,26 +186,27 @@ class LimitProcesses(_NodeLimit):
     free: int = Field(default=0, ge=0)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        met = _Met(
-            context, targets.nodes, lambda each: each.processes_refused, of="processes", by=id
-        )
+        nodes = _names(targets)
+        met = _Met(context, nodes, lambda each: each.processes_refused, of="processes", by=id)
         yield from met.begin()
         for node in targets.nodes:
             # Processes are counted once they are in a group.
             yield from context.limits.limit(id, node.name, processes=_MANY_PROCESSES)
-        there = yield from _fewest_processes(context, targets.nodes)
-        for node in targets.nodes:
-            yield from context.limits.limit(id, node.name, processes=there[node.name] + self.free)
+        there = yield from _fewest_processes(context, nodes)
+        for name, number in there.items():
+            yield from context.limits.limit(id, name, processes=number + self.free)
         seen: list[Mapping[str, int]] = []
 
         def look() -> Waits[dict[str, int]]:
             """Leave no room where processes have ended that were counted."""
             if counted := (yield from met.count()):
                 return counted
-            seen.append((yield from _processes(context, targets.nodes)))
+            seen.append((yield from _processes(context, nodes)))
             if len(seen) == _LOOKS_AT_PROCESSES:
                 for name, limit in there.items():
-                    there[name] = min(limit, max(each[name] for each in seen))
+                    if name not in seen[-1]:
+                        continue
+                    there[name] = min(limit, max(each.get(name, 0) for each in seen))
                     if there[name] != limit:
                         yield from context.limits.limit(id, name, processes=there[name] + self.free)
                 seen.clear()
@@ -282,6 +282,10 @@ class OutOfMemory(WorkerFault):
         return "no limit left"
 
 
+def _names(targets: Targets) -> list[str]:
+    return [node.name for node in targets.nodes]
+
+
 def _by_node(counted: Mapping[str, int]) -> str:
     return ", ".join(f"{node} {number}" for node, number in counted.items())
 
@@ -293,25 +297,24 @@ def _limit_memory(context: FaultContext, node: str, more: int, id: str) -> Waits
     return before
 
 
-def _fewest_processes(context: FaultContext, nodes: tuple[NodeRef, ...]) -> Waits[dict[str, int]]:
+def _fewest_processes(context: FaultContext, nodes: Sequence[str]) -> Waits[dict[str, int]]:
     """Count the processes that stay, on nodes where others come and go."""
-    fewest = dict.fromkeys((node.name for node in nodes), _MANY_PROCESSES)
+    looks = []
     for _ in range(_LOOKS_AT_PROCESSES):
         yield Sleep(seconds=_BETWEEN_LOOKS_S)
-        for name, there in (yield from _processes(context, nodes)).items():
-            fewest[name] = min(fewest[name], there)
-    return fewest
+        looks.append((yield from _processes(context, nodes)))
+    return {name: min(each.get(name, _MANY_PROCESSES) for each in looks) for name in looks[-1]}
 
 
-def _processes(context: FaultContext, nodes: tuple[NodeRef, ...]) -> Waits[dict[str, int]]:
-    found = {}
-    for node in nodes:
-        found[node.name] = (yield from _read(context, node.name)).processes
-    return found
+def _processes(context: FaultContext, nodes: Sequence[str]) -> Waits[dict[str, int]]:
+    found = yield from _readings(context, nodes)
+    return {node: each.processes for node, each in found.items()}
+
+
+def _readings(context: FaultContext, nodes: Sequence[str]) -> Waits[dict[str, GroupReadings]]:
+    limits = having(context.cluster.limits, context.cluster.capabilities["cpu_limit"])
+    return (yield from read_each(context, nodes, limits.readings))
 
 
 def _read(context: FaultContext, node: str) -> Waits[GroupReadings]:
-    if node not in context.cluster.nodes:
-        raise FaultImpossible(f"{node} is not up any more")
-    limits = having(context.cluster.limits, context.cluster.capabilities["cpu_limit"])
-    return (yield from limits.readings(node))
+    return (yield from _readings(context, [node]))[node]

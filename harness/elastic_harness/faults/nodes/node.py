@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, TypeVar
 
 from pydantic import Field
 
@@ -43,7 +43,10 @@ __all__ = [
     "end_nodes",
     "is_all_down",
     "names_of",
+    "read_each",
 ]
+
+T = TypeVar("T")
 
 _DEATH_S: Final = 5.0
 
@@ -261,6 +264,24 @@ def names_of(nodes: tuple[NodeRef, ...]) -> str:
 def is_all_down(context: FaultContext, nodes: tuple[NodeRef, ...]) -> bool:
     """Tell whether none of the nodes runs."""
     return not any(node.name in context.cluster.nodes for node in nodes)
+
+
+def read_each(
+    context: FaultContext, nodes: Sequence[str], read: Callable[[str], Future[T]]
+) -> Waits[dict[str, T]]:
+    """Return what is read of each node that is up; raises FaultImpossible if none is."""
+    found = {}
+    for node in nodes:
+        if node not in context.cluster.nodes:
+            continue
+        try:
+            found[node] = yield from read(node)
+        except ElasticError:
+            if node in context.cluster.nodes:
+                raise
+    if not found:
+        raise FaultImpossible(f"{', '.join(nodes)}: no such node is up any more")
+    return found
 
 
 def end_nodes(
