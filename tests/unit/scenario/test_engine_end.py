@@ -359,9 +359,14 @@ def test_what_a_test_asks_for_when_the_run_is_over_is_planned_and_never_fires() 
     bench.add(id="cut", at="0s", partition="n2")
     bench.in_force("cut", proof_needs_job=True)
     bench.prove("cut")
+    bench.add(id="stop", at="0s", pause="rank 0")
+    bench.prove("stop")
+    bench.add(id="go-on", at="0s", heal="stop")
+    bench.undo("stop")
     bench.end_job()
     ordered = [each for each in bench.answers if not isinstance(each, RecordEvent)]
     bench.add(id="mend", at="0s", heal="cut")
+    bench.add(id="again", at="0s", heal="stop")
     bench.add(id="now", at="0s", kill="rank 1")
     bench.add(id="pinned", at={"step": 12, "rank": 0}, crash="n2")
     bench.add(id="look", at="0s", check=["ranks"])
@@ -369,7 +374,7 @@ def test_what_a_test_asks_for_when_the_run_is_over_is_planned_and_never_fires() 
     bench.add(id="chance", at="0s", kill="rank 1", optional=True)
     assert [each for each in bench.answers if not isinstance(each, RecordEvent)] == ordered
     planned = [each.id for each in bench.facts(FaultPlanned)]
-    assert planned == ["cut", "now", "pinned", "chance"]
+    assert planned == ["cut", "stop", "now", "pinned", "chance"]
     assert bench.facts(ClausePlanned)[-1].key == "look[0]"
     said = bench.facts(FaultIneffective)
     assert [each.id for each in said] == ["now", "pinned", "look", "vain"]
