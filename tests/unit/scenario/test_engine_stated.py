@@ -126,6 +126,18 @@ def test_a_storm_one_of_whose_faults_was_proven_is_none_that_did_nothing() -> No
     assert "storm" not in {each.id for each in bench.facts(FaultIneffective)}
 
 
+def test_a_storm_that_a_running_test_adds_has_to_do_something_too() -> None:
+    """As one that was planned."""
+    bench = running(is_open=True)
+    bench.add(id="storm", at="0s", check=["ranks"])
+    bench.give_verdicts("storm", valid=True)
+    for number in (1, 2):
+        bench.add(id=f"storm-{number}", after="storm + 5s", kill="rank 1", optional=True)
+    bench.end_job()
+    (said,) = bench.facts(FaultIneffective)
+    assert said.reason == "none of its 2 faults took effect before the job ended"
+
+
 @pytest.mark.parametrize("how", ["fired", "in force", "open"])
 def test_a_storm_of_which_nothing_is_proven_did_nothing(how: str) -> None:
     """However each of its faults came to nothing."""

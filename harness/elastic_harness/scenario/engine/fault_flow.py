@@ -33,7 +33,13 @@ from elastic_harness.scenario.engine.timeline import (
     EntryState,
     expand,
 )
-from elastic_harness.scenario.planning.planner import PinnedTargets, Plan, PlannedEntry, has_choice
+from elastic_harness.scenario.planning.planner import (
+    PinnedTargets,
+    Plan,
+    PlannedEntry,
+    has_choice,
+    is_of_storm,
+)
 from elastic_harness.scenario.selectors import SelectionEmpty
 from pytest_elastic.events.model import Event, Record
 
@@ -247,7 +253,7 @@ class FaultFlow:
         if self._run.have_launchers_that_count_ended:
             self.skip(entry, "the job had ended")
             return
-        if entry.name in self._plan.storm_ids and self._run.is_done:
+        if is_of_storm(entry.name) and self._run.is_done:
             self.skip(entry, "all ranks had finished")  # a node that comes back finds no job
             return
         try:
@@ -364,7 +370,7 @@ class FaultFlow:
                 entry.proved = False
                 why = "the run ended before it was seen to act"
                 self._say_ineffective(entry, why, is_optional=entry.is_optional)
-        drawn = [entry for entry in self.entries if entry.name in self._plan.storm_ids]
+        drawn = [entry for entry in self.entries if is_of_storm(entry.name)]
         if drawn and not any(entry.proved for entry in drawn):
             reason = f"none of its {len(drawn)} faults took effect before the job ended"
             self._put_fact(FaultIneffective(id="storm", reason=reason))

@@ -10,6 +10,7 @@ names their targets, and a replay hits the same.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -33,6 +34,7 @@ __all__ = [
     "decode_plan",
     "encode_plan",
     "has_choice",
+    "is_of_storm",
     "make_plan",
     "plan_entry",
 ]
@@ -132,7 +134,12 @@ class Plan:
     @property
     def storm_ids(self) -> tuple[str, ...]:
         """The entries that a storm's chance has drawn."""
-        return tuple(each.id for each in self.entries if each.id.startswith(f"{STORM_ID}-"))
+        return tuple(each.id for each in self.entries if is_of_storm(each.id))
+
+
+def is_of_storm(id: str) -> bool:
+    """Tell whether a storm's chance has drawn the entry: no other one may be called so."""
+    return re.fullmatch(rf"{STORM_ID}-\d+", id) is not None
 
 
 def make_plan(scenario: Scenario, seed: int, recipes: Sequence[Recipe] = RECIPES) -> Plan:
