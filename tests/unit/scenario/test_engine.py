@@ -210,15 +210,16 @@ def test_a_fault_after_nodes_that_start_waits_until_they_are_up(
         )
 
 
-def test_a_fault_after_a_heal_waits_for_the_heal() -> None:
-    """`after: cut.healed`."""
+@pytest.mark.parametrize("acts", [True, False])
+def test_a_fault_after_a_heal_waits_for_the_heal(*, acts: bool) -> None:
+    """`after: cut.healed`, also where it was not seen to act."""
     bench = running(
         {"at": "1s", "id": "cut", "partition": "n2", "for": "5s"},
         {"after": "cut.healed", "id": "kill", "kill": "rank 1"},
     )
     bench.pass_time(1)
     bench.in_force("cut", proof_needs_job=True)
-    bench.prove("cut")
+    (bench.prove if acts else bench.disprove)("cut")
     bench.pass_time(5)
     assert bench.healed == ["cut"]
     assert bench.fired == ["cut"]

@@ -227,6 +227,15 @@ def test_effect_and_failure_are_recorded_once() -> None:
     assert bench.facts(FaultIneffective) == []
 
 
+@pytest.mark.parametrize("is_optional", [False, True])
+def test_a_fault_that_did_nothing_may_do_so_if_it_is_optional(*, is_optional: bool) -> None:
+    """It is recorded either way."""
+    bench = running({"at": "1s", "id": "x", "kill": "rank 0", "optional": is_optional})
+    bench.pass_time(1)
+    bench.disprove("x")
+    assert [fact.is_optional for fact in bench.facts(FaultIneffective)] == [is_optional]
+
+
 @pytest.mark.parametrize("more", [{}, {"optional": True}])
 @pytest.mark.parametrize("phase", ["fired", "in force"])
 def test_a_fault_whose_code_crashes_ends_the_run_as_what_it_is(

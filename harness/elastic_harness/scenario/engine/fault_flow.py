@@ -162,7 +162,7 @@ class FaultFlow:
             found = Evidence.of(evidence)
             self._put_fact(FaultEffective(id=entry.id, evidence=found.text, facts=found.facts))
 
-    def on_failed(self, entry: EntryState, reason: str, *, is_crash: bool = False) -> None:
+    def on_failed(self, entry: EntryState, reason: str, *, is_crash: bool) -> None:
         """A fault could not be injected, or did nothing."""
         if entry.proved is None:
             self._run.take_excuses_back(entry.id)
