@@ -43,11 +43,13 @@ def test_a_node_that_goes_says_nothing_of_the_others(
     more = {"size": "5kB"} if fault == "memory_limit" else {}
     for lost in (["n2"], ["n1", "n2"]):
         world = World()
+        for node in ("n1", "n2"):
+            world.budget.count(node, processes=5)
         world.fire(fault, {"node": ["n1", "n2"], **more})
         world.pass_time(after_s)
         for node in lost:
             world.lose(node)
-        world.pass_time(1)
+        world.pass_time(3)
         if fault == "disk_full":
             world.cluster.disks.counts = DiskCounters(by_owner={"x": {counted: 1}})
         else:

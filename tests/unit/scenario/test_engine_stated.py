@@ -138,12 +138,14 @@ def test_a_storm_that_a_running_test_adds_has_to_do_something_too() -> None:
     assert said.reason == "none of its 2 faults took effect before the job ended"
 
 
-@pytest.mark.parametrize("how", ["fired", "in force", "open"])
+@pytest.mark.parametrize("how", ["fired", "in force", "open", "nobody there"])
 def test_a_storm_of_which_nothing_is_proven_did_nothing(how: str) -> None:
     """However each of its faults came to nothing."""
     bench = running(storm={"seed": 1, "faults": ["worker"], "max": 3, "over": "5s"})
     bench.steps(1)
     bench.give_verdicts("storm", valid=True)
+    if how == "nobody there":
+        bench.lose(0, 1)
     bench.pass_time(10)
     for id in bench.fired:
         if how == "in force":

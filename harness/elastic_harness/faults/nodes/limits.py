@@ -201,11 +201,11 @@ class LimitProcesses(_NodeLimit):
             """Leave no room where processes have ended that were counted."""
             if counted := (yield from met.count()):
                 return counted
-            seen.append((yield from _processes(context, nodes)))
+            now = yield from _processes(context, nodes)
+            seen.append(now)
             if len(seen) == _LOOKS_AT_PROCESSES:
-                for name, limit in there.items():
-                    if name not in seen[-1]:
-                        continue
+                for name in [each for each in there if each in now]:
+                    limit = there[name]
                     there[name] = min(limit, max(each.get(name, 0) for each in seen))
                     if there[name] != limit:
                         yield from context.limits.limit(id, name, processes=there[name] + self.free)
