@@ -299,11 +299,12 @@ def _limit_memory(context: FaultContext, node: str, more: int, id: str) -> Waits
 
 def _fewest_processes(context: FaultContext, nodes: Sequence[str]) -> Waits[dict[str, int]]:
     """Count the processes that stay, on nodes where others come and go."""
-    looks = []
+    fewest: dict[str, int] = {}
     for _ in range(_LOOKS_AT_PROCESSES):
         yield Sleep(seconds=_BETWEEN_LOOKS_S)
-        looks.append((yield from _processes(context, nodes)))
-    return {name: min(each.get(name, _MANY_PROCESSES) for each in looks) for name in looks[-1]}
+        now = yield from _processes(context, nodes)
+        fewest = {name: min(number, fewest.get(name, number)) for name, number in now.items()}
+    return fewest
 
 
 def _processes(context: FaultContext, nodes: Sequence[str]) -> Waits[dict[str, int]]:
