@@ -150,7 +150,7 @@ def _excuse(history: History, judgements: Sequence[Judgement], seen: Measured) -
         return f"leases were lost {lost}"
     if "ends_in_time" in found and not history.of_kind(FaultFired):
         return "it had not come to the fault by its limit: was this machine busy? Try --jobs=1"
-    if "ends_in_time" in found and seen.is_global and (at := hung_when_done(history, seen.steps)):
+    if seen.is_global and (at := hung_when_done(history, seen.steps)):
         return (
             f"all its steps were done, and it did not end: {at}, in no function. There torch may "
             "hang with gloo if a function lets a DistributedDataParallel model go after it has "
