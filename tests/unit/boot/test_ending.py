@@ -218,7 +218,7 @@ dist.destroy_process_group()
 
 @pytest.mark.skipif(
     tuple(map(int, version("torch").split(".")[:2])) < (2, 13),
-    reason="torch 2.10 gives gloo's threads no name: they are not waited for (docs/versions.md)",
+    reason="torch 2.10 gives gloo's threads no name (docs/versions.md)",
 )
 def test_torch_names_its_threads_as_they_are_looked_for(tmp_path: Path) -> None:
     """Another name in a release of torch, and nothing would be waited for."""
