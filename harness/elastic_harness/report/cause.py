@@ -201,8 +201,10 @@ def leases_lost_unasked(history: History) -> str:
     if not nodes:
         return ""
     times = "once" if len(nodes) == 1 else f"{len(nodes)} times"
-    stood = [f"the agent of {e.node} stood still for {e.event.stalled_s:.1f} s" for e in stalls]
-    seen = f" ({stood[0]})" if stood else ""
+    seen = ""
+    if stalls:
+        stalled = stalls[0]
+        seen = f" (the agent of {stalled.node} stood still for {stalled.event.stalled_s:.1f} s)"
     return (
         f"{times} on {', '.join(sorted(set(nodes), key=natural_key))}, by no fault{seen}: was this "
         "machine short of processor time? Run less at once, or set a longer lease (--rdzv-conf)"
@@ -432,8 +434,8 @@ def hung_when_done(history: History, steps: int) -> str:
     places = []
     for worker in history.worlds.current.workers.values() if history.worlds.current else ():
         event = seen.get(worker.pid)
-        is_in_none = event is not None and [e[-12:] for e in event.frames] == [" in <module>"]
-        if worker.last_step != steps or not (worker.finished or is_in_none):
+        functions = [e.rpartition(" in ")[2] for e in event.frames] if event is not None else []
+        if worker.last_step != steps or not (worker.finished or functions == ["<module>"]):
             return ""
         if event is not None:
             places.append(f"rank {worker.rank} stood at {_place_of(event)}")

@@ -162,7 +162,7 @@ class TorchSide:
             self._stepper = weakref.ref(parameter) if self._step > 0 else False
             self._is_on_device = self._step > 0 and _is_on_device(state[parameter]["step"])
         if self._step == 0 or (before and self._step != before + 1):
-            self._stepper = False  # plain SGD, for example, counts nothing
+            self._stepper = False  # nothing is counted (plain SGD), or something else than steps
             return None
         return self._step
 
