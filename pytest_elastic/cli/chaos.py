@@ -328,7 +328,9 @@ def _own_option_in(arguments: Sequence[str]) -> str:
 
 def _run(runs: Runs, shown: str, names: Sequence[str], tell: Callable[[str], None]) -> list[Row]:
     nodes, kind = runs.checkup.nodes, runs.settings.choice.kind
-    tell(f"{shown} on {nodes} nodes ({kind} cluster), twice without any fault to compare with ...")
+    launcher = runs.settings.launcher.name
+    tell(f"{shown} on {nodes} nodes ({kind} cluster), started by {launcher}")
+    tell("  twice without any fault to compare with ...")
     seen, undisturbed = runs.measure()
     if (saved := seen.checkpoints) is not None:
         saves = f"saves {saved.named} every {saved.interval} steps"

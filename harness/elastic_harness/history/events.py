@@ -457,8 +457,9 @@ class FaultHealed(Event):
 class RunStarted(Event):
     """The first record of a history: what is run, with which seed and settings.
 
-    `settings` are `log_patterns`, the lines that were watched for, and `gives_max_restarts`, which
-    tells whether the launcher was given `max_restarts` by the option that torchrun has for it.
+    `settings` are `log_patterns`, the lines that were watched for; `gives_max_restarts`, which
+    tells whether the launcher was given `max_restarts` by the option that torchrun has for it; and
+    `counts_by_node`, whether it counts the restarts of each node.
     `format` is `HISTORY_FORMAT` of the version that wrote it (0: a version before there was one).
     """
 

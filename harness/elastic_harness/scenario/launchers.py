@@ -81,7 +81,8 @@ class Launcher:
     rendezvous settings here, and `conf_keys` those it knows (None: all). `modules` are what a
     preloaded server imports for it. `read_options` is a function that reads its command lines,
     as MODULE:NAME (see `checks.launcher_options`), empty where none can. `own_lines` is a regular
-    expression that tells what it says itself from what its workers say.
+    expression that tells what it says itself from what its workers say. `counts_by_node`: each node
+    counts its own restarts, as torch's agents do, so that ranks of one round may be told others.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Launcher:
     modules: Sequence[str] = ()
     read_options: str = ""
     own_lines: str = ""
+    counts_by_node: bool = True
 
     @property
     def gives_max_restarts(self) -> bool:
@@ -271,6 +273,7 @@ LAUNCHERS = LauncherRegistry(
             ),
             read_options="pytest_elastic.cli.options:read_options",
             own_lines=r"\[pytest-elastic\b|pytest-elastic[ :]",
+            counts_by_node=False,
         ),
         _TORCHRUN,
         # With the one setting that lets 2.13 recover from a lost member at all.

@@ -196,6 +196,7 @@ class Run(EngineRun):
                 settings={
                     "log_patterns": [clause.pattern for clause in log_clauses],
                     "gives_max_restarts": self._launched.launcher.gives_max_restarts,
+                    "counts_by_node": self._launched.launcher.counts_by_node,
                 },
                 format=HISTORY_FORMAT,
             ),

@@ -511,6 +511,10 @@ ROWS: tuple[Row, ...] = (
      .hello(1, "n3", 2, 3, restart_count=2), INVALID,
      "round 1 disagrees about restart_count: rank 0 on n1 was told 0, rank 1 on n2 1"),
     ("agreement", None,
+     lambda: Story(settings={"counts_by_node": True}).hello(1, "n1", 0, 2, restart_count=0)
+     .hello(1, "n2", 1, 2, restart_count=1), VALID,
+     "all ranks of every round were told the same"),
+    ("agreement", None,
      lambda: Story().hello(1, "n1", 0, 2).hello(1, "n2", 1, 2, run_id="other").group(1, "a"),
      INVALID, ("one process group disagrees about run_id: rank 0 on n1 was told 'job', rank 1 on "
      "n2 'other'")),

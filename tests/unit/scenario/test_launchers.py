@@ -56,6 +56,13 @@ def test_other_launchers_have_no_pace_of_ours() -> None:
     assert conf_of(32 * _PROCESSORS, "torchrun") == {}
 
 
+def test_only_our_launcher_is_known_to_count_restarts_for_the_whole_job() -> None:
+    """Each agent of torch's counts its own, under whatever command it runs."""
+    template = "accelerate launch --num_machines $nodes $bare_program"
+    assert not launcher_named("pytest-elastic").counts_by_node
+    assert all(launcher_named(name).counts_by_node for name in ("torchrun", template))
+
+
 def test_only_a_launcher_whose_options_are_read_is_known_to_have_been_given_the_budget() -> None:
     """Another may be given another number by a job's options."""
     template = "launch --max-restarts=$max_restarts $options $program"

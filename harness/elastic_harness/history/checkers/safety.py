@@ -162,13 +162,19 @@ def _rank_against_launcher(history: History) -> Verdict | None:
 
 @checker("agreement", NoParameters, is_default=True)
 def agreement(history: History, _: NoParameters) -> Verdict:
-    """All ranks of a round were told the same world size, address, restart count and budget."""
+    """All ranks of a round were told the same world size, address, restart count and budget.
+
+    Where the launcher counts the restarts of each node, that is so for the ranks of a node.
+    """
     worlds = history.worlds.rounds
     if not worlds:
         return not_observed(history, NOBODY)
+    names = ["world_size", "master_addr", "master_port", "max_restarts"]
+    if history.run is None or not history.run.event.settings.get("counts_by_node"):
+        names.append("restart_count")
     for world in worlds:
         told = [(worker, worker.hello) for worker in world.workers.values()]
-        for name in ("world_size", "master_addr", "master_port", "restart_count", "max_restarts"):
+        for name in names:
             values: dict[object, WorkerView] = {}
             for worker, hello in told:
                 values.setdefault(getattr(hello, name), worker)
