@@ -23,6 +23,8 @@ _MAX_QUEUED = 1024 * 1024
 # A pipe that poll calls writable takes this much without blocking (PIPE_BUF).
 _WRITE = 4096
 _RETRY_S = 0.02
+# So soon where the other side took something: it reads on, and a pipe holds 64 KiB only.
+_GO_ON_S = 0.001
 # A line is in its file when `write` returns, unless that takes longer: an agent may be killed.
 _AT_ONCE_S = 0.1
 
@@ -37,7 +39,7 @@ class Console:
         self._file: FileThread | None = None  # if it is a file
         self._in_file = 0  # bytes that the thread was given last
         self._was_written = False
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[memoryview] = deque()
         self._queued = 0
         self._left_out = 0
         self._timer: Timer | None = None
@@ -68,7 +70,7 @@ class Console:
                 self._own_fd = _open_without_waiting(self._fd)
                 if self._own_fd is None and _is_file(self._fd):
                     self._file = FileThread()
-            self._queue.append(data)
+            self._queue.append(memoryview(data))
             self._queued += len(data)
             self.flush()
 
@@ -84,12 +86,14 @@ class Console:
 
     def flush(self) -> None:
         """Write what the other side takes now."""
+        before = self._queued
         if self._file is not None:
             self._write_file(self._file)
         else:
             self._write_pipe()
         if self.has_more and (self._timer is None or self._timer.is_cancelled):
-            self._timer = self._loop.call_at(self._loop.now() + _RETRY_S, self.flush)
+            again_s = _GO_ON_S if self._queued < before else _RETRY_S
+            self._timer = self._loop.call_at(self._loop.now() + again_s, self.flush)
 
     def _write_file(self, file: FileThread) -> None:
         if file.waiting:

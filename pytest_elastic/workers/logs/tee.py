@@ -26,12 +26,14 @@ __all__ = ["Tee", "TeeStream", "tee_streams"]
 # How long a burst of writes is gathered before it is shown: a person sees no difference, and a
 # worker that prints all the time wakes the agent 20 times a second and not thousands.
 _GATHER_S = 0.05
-_CHUNK = 128 * 1024
-# What a filter reads at once: 80 MB a second, more than workers print for long. Splitting it into
-# lines keeps Python's lock, and the loop from its work, for some milliseconds.
-_FILTERED_CHUNK = 4 * 1024 * 1024
-# Beyond this the console would lag by seconds: the middle is left out.
-_MAX_BEHIND = 4 * 1024 * 1024
+# What is read at once: 80 MB a second, more than workers print for long. Splitting it into lines
+# keeps Python's lock, and the loop from its work, for some milliseconds.
+_CHUNK = 4 * 1024 * 1024
+# Beyond this the middle is left out: where the console took nothing for a second, and would lag by
+# many; and where it takes everything, as what is left at the end is read into memory.
+_MAX_BEHIND_SLOW = 4 * 1024 * 1024
+_MAX_BEHIND = 64 * 1024 * 1024
+_SLOW_TURNS = 20
 _KEEP_WHEN_SKIPPING = 64 * 1024
 # A "line" without an end, such as a progress bar that uses carriage returns only.
 _MAX_LINE = 64 * 1024
@@ -80,6 +82,7 @@ class _Tail:
     filtered: str | None = None  # where chosen lines go, instead of the console
     fd: int = -1
     line: bytearray = field(default_factory=bytearray)
+    turns_full: int = 0  # of reading, one after the other, in which the console was full
     is_over: bool = False
 
 
@@ -224,6 +227,7 @@ class _Files:
         is_more = False
         for tail in self._tails:
             if tail.filtered is None and tail.stream.console in full:
+                tail.turns_full += 1
                 is_more |= not tail.is_over
             else:
                 is_more |= self._read(tail)
@@ -242,11 +246,10 @@ class _Files:
         """Read a chunk; tell whether there may be more."""
         if tail.is_over:
             return False
-        size = _CHUNK if tail.filtered is None else _FILTERED_CHUNK
         try:
             if tail.filtered is None:
                 self._skip_if_behind(tail)
-            data = os.read(tail.fd, size)
+            data = os.read(tail.fd, _CHUNK)
         except OSError as error:
             self._give_up(tail, error)
             return False
@@ -257,7 +260,7 @@ class _Files:
             rest = b""
         tail.line = bytearray(rest)
         self._take_lines(tail, lines)
-        return len(data) == size and not tail.is_over
+        return len(data) == _CHUNK and not tail.is_over
 
     def _take_lines(self, tail: _Tail, lines: Sequence[bytes]) -> None:
         """Show them, or write those that match to the filtered file."""
@@ -280,7 +283,8 @@ class _Files:
     def _skip_if_behind(self, tail: _Tail) -> None:
         position = os.lseek(tail.fd, 0, os.SEEK_CUR)
         behind = os.fstat(tail.fd).st_size - position
-        if behind > _MAX_BEHIND:
+        is_slow, tail.turns_full = tail.turns_full >= _SLOW_TURNS, 0
+        if behind > (_MAX_BEHIND_SLOW if is_slow else _MAX_BEHIND):
             skipped = behind - _KEEP_WHEN_SKIPPING
             os.lseek(tail.fd, skipped, os.SEEK_CUR)
             tail.line.clear()
