@@ -743,6 +743,7 @@ def test_never_turns_an_occurrence_around() -> None:
         ("split_brain", {"by": 3}, "unknown key 'by'"),
         ("one_world", 3, "takes no parameters"),
         ("log_contains", "(", "no regular expression"),
+        ("log_contains", "", "an empty pattern matches every line"),
     ],
 )
 def test_a_clause_that_makes_no_sense_is_refused_with_the_reason(

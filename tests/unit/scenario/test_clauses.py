@@ -55,6 +55,26 @@ def entry(
 
 
 @pytest.mark.parametrize(
+    ("after", "at", "is_decided"),
+    [
+        ("crash", 100.0, True),
+        ("crash", 100.5, True),
+        ("crash + 2s", 100.5, False),
+        ("crash + 2s", 102.9, False),
+        ("crash + 2s", 103.0, True),
+    ],
+)
+def test_what_a_fault_does_itself_counts_unless_a_later_moment_was_asked_for(
+    after: str, at: float, *, is_decided: bool
+) -> None:
+    """It fires at 100 and acts at 101: two seconds later is 103, for what is seen before, too."""
+    state = clause(after=after)
+    state.follow([entry(fired=100.0)])
+    state.follow([entry(fired=100.0, acts=101.0)])
+    assert state.see(gone(at), RUN, now=at) is is_decided
+
+
+@pytest.mark.parametrize(
     ("within", "patience", "deadline", "until"),
     [
         ("10s", 1.0, 110.0, 120.0),

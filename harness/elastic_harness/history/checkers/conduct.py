@@ -470,6 +470,8 @@ class LogContainsParameters(Parameters):
             re.compile(self.pattern)
         except re.error as error:
             raise ValueError(f"{self.pattern!r} is no regular expression: {error}") from error
+        if not self.pattern:
+            raise ValueError("an empty pattern matches every line")
 
     def findings(self, scenario: CheckedScenario) -> Iterator[Finding]:
         yield from scenario.no_node(self.node, "node")

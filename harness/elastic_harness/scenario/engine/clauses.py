@@ -102,6 +102,9 @@ class ClauseState:
             return False
         if self.after is not None and record is not None and _is_older(record):
             return False  # it was printed before the clause asked: before the fault, then
+        at = now if record is None else record.at
+        if self.after is not None and self.after.delay_s and (self.base is None or at < self.base):
+            return False  # some time after the fault, its own work is none of what is waited for
         evidence = self.watcher.see(record, run)
         if evidence is None or (self.base is None and not self._counts_before_base):
             return False
@@ -109,7 +112,7 @@ class ClauseState:
             self.verdict = invalid(f"{self.text}: seen: {evidence}")
         else:
             # A harness that is behind shall not make what came in time too late.
-            self.verdict = self._verdict_at(now if record is None else record.at, evidence)
+            self.verdict = self._verdict_at(at, evidence)
         return True
 
     def _verdict_at(self, now: float, evidence: str) -> Verdict:
