@@ -158,9 +158,11 @@ def test_clusters_and_launchers_of_the_users_own_are_found_where_pytest_finds_th
     short = run(*words, cwd=own_kinds)
     assert short.returncode == 2
     assert "hello.py ended well, but no step was seen" in short.stderr, short.stderr
-    assert "hello.py on 2 nodes (process cluster)" in short.stdout
+    assert "hello.py on 2 nodes (process cluster), started by greeting\n" in short.stdout
     greeted = own_kinds / ".elastic" / "chaos-hello" / "uninterrupted" / "logs" / "n1"
     assert "greetings\n" in (greeted / "launcher.log").read_text()
+    history = (greeted.parents[1] / "history.jsonl").read_text()
+    assert '"counts_by_node":true' in history
 
 
 @pytest.mark.parametrize("command", [["doctor"], ["chaos", "hello.py"]])
