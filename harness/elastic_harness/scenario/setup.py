@@ -24,13 +24,13 @@ from pytest_elastic.errors import UsageError
 
 __all__ = ["make_stage_plan"]
 
-# Nodes of a namespace cluster have networks of their own, and those of a process cluster addresses
-# of their own: every job can have torchrun's default port.
+# Nodes of a namespace cluster have networks of their own, where torchrun's default port is free.
 _ENDPOINT_PORT = 29400
-# On machines, runs share addresses: each has a port of its own, below those that a kernel gives out
-# by itself and clear of the default.
+# On machines, runs share addresses, and on plain processes too, as torch's store listens on all of
+# them: each has a port of its own, below those that a kernel gives out by itself and clear of the
+# default.
 _ENDPOINT_PORTS = range(20000, 29000)
-_WITH_OWN_ADDRESSES = ("namespace", "process")
+_WITH_OWN_NETWORKS = ("namespace",)
 # What the surroundings of pytest say to a launcher or a worker is not meant for those under test.
 _FOREIGN = re.compile(
     r"PET_.*|TORCHELASTIC_.*|PYTEST_.*|ELASTIC_.*|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE"
@@ -79,7 +79,7 @@ def make_stage_plan(
             plan,
             directory,
             _words(job, base_dir, called_in, cwd),
-            has_own_addresses=cluster_kind in _WITH_OWN_ADDRESSES,
+            has_own_network=cluster_kind in _WITH_OWN_NETWORKS,
         ),
         environ={
             **probe_environ(socket_path, kept),
@@ -139,7 +139,7 @@ def _data_folders(
 
 
 def _job_plan(
-    plan: Plan, directory: str, program: Sequence[str], *, has_own_addresses: bool
+    plan: Plan, directory: str, program: Sequence[str], *, has_own_network: bool
 ) -> JobPlan:
     scenario = plan.scenario
     job = scenario.job
@@ -155,7 +155,7 @@ def _job_plan(
         min_nodes=scenario.nodes.min,
         max_nodes=scenario.nodes.max,
         max_restarts=job.max_restarts,
-        endpoint_port=_ENDPOINT_PORT if has_own_addresses else own_port,
+        endpoint_port=_ENDPOINT_PORT if has_own_network else own_port,
         conf=job.rdzv.conf,
         options=job.options,
         are_workers_apart=scenario.tells_workers_apart,

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from elastic_harness.scenario.launchers import JobPlan, Launcher, NodePlan, launcher_named
+from elastic_harness.scenario.planning.planner import make_plan
+from elastic_harness.scenario.setup import make_stage_plan
+
+from tests.unit.scenario.bench import scenario
 
 _PROCESSORS = 3
 
@@ -54,6 +61,28 @@ def test_who_says_how_long_a_lease_is_gets_that() -> None:
 def test_other_launchers_have_no_pace_of_ours() -> None:
     """They are told what the job says."""
     assert conf_of(32 * _PROCESSORS, "torchrun") == {}
+
+
+@pytest.mark.parametrize(("kind", "ports"), [("namespace", 1), ("process", 3), ("machines", 3)])
+def test_runs_have_ports_of_their_own_where_they_share_the_hosts_network(
+    kind: str, ports: int, tmp_path: Path
+) -> None:
+    """Torch's store listens at every address: two of one port would not both be served."""
+    plan = make_plan(scenario(), 1)
+    found = {
+        make_stage_plan(
+            plan,
+            launcher_named("torchrun"),
+            directory=str(tmp_path / name),
+            socket_path=str(tmp_path / "socket"),
+            base_dir=str(tmp_path),
+            cwd=str(tmp_path),
+            cluster_kind=kind,
+            environ={},
+        ).job.endpoint_port
+        for name in ("one", "two", "three")
+    }
+    assert len(found) == ports
 
 
 def test_only_our_launcher_is_known_to_count_restarts_for_the_whole_job() -> None:
