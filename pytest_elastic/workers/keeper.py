@@ -51,6 +51,7 @@ from pytest_elastic.workers.messages import (
     StartGroup,
     VariableChanged,
 )
+from pytest_elastic.workers.shared_memory import SharedMemoryHelpers
 from pytest_elastic.workers.spec import WorkerSpec
 from pytest_elastic.workers.start import fork_worker
 from pytest_elastic.workers.store.link import StoreLink
@@ -86,6 +87,7 @@ class KeeperRole:
         self._workers: dict[int, WorkerSpec] = {}  # of the newest group, by their first process
         self._reasons: dict[Sequence[str], str] = {}  # why a command is exec'ed from now on
         self._is_ending = False  # the agent is dead, or has dismissed us
+        self._is_done = False  # and nothing is left to do but to exit
 
     def run(self) -> Role | Program:
         """Serve the agent; returns in forked children only."""
@@ -120,6 +122,7 @@ class KeeperRole:
         self._watch_children()
         self._watch_notes()
         self._store = StoreLink(self._loop, report=self._report)
+        self._helpers = SharedMemoryHelpers(self._loop, on_gone=self._exit_if_done)
         self._sweeper = process_tree.Sweeper(
             self._loop, reap=self._reap, on_swept=self._swept, spare=self._spared
         )
@@ -328,6 +331,7 @@ class KeeperRole:
             if pid == 0:
                 break
             exit_code = os.waitstatus_to_exitcode(status)
+            self._helpers.ended(pid)
             if not self._store.ended(pid, exit_code) and self._group is not None:
                 self._group.ended(pid, exit_code, killed=self._sweeper.killed)
         self._look_for_end()
@@ -347,9 +351,19 @@ class KeeperRole:
             self._group_gone(self._sweeper.killed)
         if self._is_ending:
             if self._tombstone is None:
-                self._exit()
+                self._may_exit()
             else:
-                self._tombstone.show(self._settings.linger_s, on_over=self._exit)
+                self._tombstone.show(self._settings.linger_s, on_over=self._may_exit)
+
+    def _may_exit(self) -> None:
+        """Exit, once no helper removes shared memory any more."""
+        self._is_done = True
+        self._helpers.limit()
+        self._exit_if_done()
+
+    def _exit_if_done(self) -> None:
+        if self._is_done and not self._helpers.are_tidying:
+            self._exit()
 
     def _exit(self) -> None:
         if (folder := self._folder) is not None:
@@ -362,6 +376,7 @@ class KeeperRole:
         assert self._group is not None, "only a group that was there can be gone"
         group, self._group = self._group, None
         group.forget()
+        self._helpers.limit()
         gone = GroupGone(round=group.round, killed=tuple(killed), strays=tuple(group.strays))
         self._report(gone)
 
@@ -377,7 +392,8 @@ class KeeperRole:
         self._sweeper.sweep()
 
     def _spared(self) -> Collection[int]:
-        return () if self._is_ending else self._store.pids
+        store = () if self._is_ending else self._store.pids
+        return [*store, *self._helpers.pids]
 
     def _report(self, report: messages.Report) -> None:
         self._channel.send(messages.encode(report))

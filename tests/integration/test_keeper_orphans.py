@@ -55,6 +55,22 @@ if os.fork() == 0:
 live()
 """
 FAMILY_SIZE = 4
+# Each puts something into shared memory, and writes down how it is named there.
+SHARING = {
+    "multiprocessing": """\
+import sys
+from multiprocessing.shared_memory import SharedMemory
+shared = SharedMemory(create=True, size=4096)
+open(sys.argv[1], "w").write(shared.name)
+""",
+    "torch": """\
+import os, sys, torch
+torch.multiprocessing.set_sharing_strategy("file_system")
+shared = torch.zeros(1000).share_memory_()
+(name,) = (name for name in os.listdir("/dev/shm") if name.startswith(f"torch_{os.getpid()}_"))
+open(sys.argv[1], "w").write(name)
+""",
+}
 # The kill itself takes some 20 ms; this is for a machine that does other things too.
 SOON_S = 30.0
 
@@ -103,6 +119,45 @@ def start_family(agent: AgentProcess, family: Family, *, workers: int = 2) -> Se
     running = agent.wait_for(WorkersRunning)
     agent.wait_until(lambda: len(family.living()) == FAMILY_SIZE * workers)
     return running.pids
+
+
+@pytest.mark.parametrize("owner", SHARING)
+@pytest.mark.parametrize("end", ["worker returns", "group is killed", "agent is killed"])
+def test_no_end_leaves_shared_memory(tmp_path: Path, owner: str, end: str) -> None:
+    """What removes it outlives the workers for a moment, delays no round and is no stray."""
+    note = tmp_path / "name"
+    program = SHARING[owner] + ("" if end == "worker returns" else "import time; time.sleep(1000)")
+    with AgentProcess(warm=False, linger_s=0.0) as agent:
+        worker = python_worker(["-c", program, str(note)], cwd=str(tmp_path))
+        agent.send(StartGroup(round=1, workers=[worker], start="exec"))
+        agent.wait_until(lambda: note.exists() and bool(note.read_text()))
+        shared = Path("/dev/shm", note.read_text())
+        if end == "agent is killed":
+            agent.process.kill()
+        else:
+            if end == "group is killed":
+                agent.send(KillGroup(round=1))
+            assert agent.wait_for(GroupGone).strays == ()
+        agent.wait_until(lambda: not shared.exists(), within_s=SOON_S)
+        if end == "agent is killed":
+            agent.wait_until(lambda: start_time(agent.keeper_pid) is None, within_s=SOON_S)
+
+
+def test_a_helper_that_does_not_end_is_killed(tmp_path: Path) -> None:
+    """A resource tracker that hangs is waited for a few seconds only, with its round long gone."""
+    program = SHARING["multiprocessing"] + (
+        "import os, signal; from multiprocessing.resource_tracker import _resource_tracker as it\n"
+        "os.kill(it._pid, signal.SIGSTOP); open(sys.argv[1], 'a').write(f' {it._pid}')"
+    )
+    note = tmp_path / "name"
+    with AgentProcess(warm=False) as agent:
+        worker = python_worker(["-c", program, str(note)], cwd=str(tmp_path))
+        agent.send(StartGroup(round=1, workers=[worker], start="exec"))
+        assert agent.wait_for(GroupGone).strays == ()
+        name, pid = note.read_text().split()
+        assert start_time(int(pid)) is not None
+        agent.wait_until(lambda: start_time(int(pid)) is None, within_s=SOON_S)
+    Path("/dev/shm", name).unlink()
 
 
 def test_killing_a_group_leaves_no_descendant(family: Family) -> None:
