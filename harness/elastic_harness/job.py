@@ -205,7 +205,10 @@ class Job:
     def wait_for_round(
         self, round: int, *, within: str | float = "10s", after: Injected | str | None = None
     ) -> World:
-        """Wait until the job's n-th round (from 1) has formed; raises NotSeen."""
+        """Wait until the job's n-th round (from 1) has formed, or a later one; raises NotSeen.
+
+        With `after`, one that had formed before that fault does not count.
+        """
         self._wait_for({"round": round}, within, after)
         return self.round(round)
 

@@ -315,6 +315,25 @@ def test_a_running_test_adds_entries_and_clauses() -> None:
     assert bench.verdict("w1") == "valid"
 
 
+@pytest.mark.parametrize("round", [1, 2])
+@pytest.mark.parametrize("after", [None, "crash"])
+def test_a_round_after_a_fault_formed_after_it(round: int, after: str | None) -> None:
+    """One that was there when the fault fired says nothing about the job's recovery from it."""
+    bench = Bench(scenario(), is_open=True)
+    bench.start_nodes("n1", "n2")
+    bench.form("n1", "n2")
+    bench.pass_time(1)
+    bench.add(id="crash", at={"step": 3, "rank": 1}, kill="rank 1")
+    bench.hold(1, 3)
+    bench.prove("crash")
+    bench.wait_for("w1", round=round, within="10s", after=after)
+    was_there = round == 1 and after is None
+    assert bench.verdict("w1") == ("valid" if was_there else "open")
+    bench.pass_time(1)
+    bench.form("n1", "n2")
+    assert bench.verdict("w1") == "valid"
+
+
 @pytest.mark.parametrize("done", [0, 1])
 def test_the_first_step_of_a_worker_that_has_done_none_is_not_past(done: int) -> None:
     """It is held when it comes, or after the next: the order may have been on its way."""

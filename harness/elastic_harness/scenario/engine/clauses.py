@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -75,7 +76,8 @@ class ClauseState:
         """Begin to watch."""
         assert self.condition is not None, "what has no condition is judged once, and not watched"
         self.opened_at = now
-        self.watcher = watch(self.condition, now)
+        rounds_since = now if self.after else -math.inf
+        self.watcher = watch(self.condition, now, rounds_since=rounds_since)
 
     def begin(self, at: float) -> None:
         """Let its time run from `at`, and count only what begins after that."""
@@ -90,7 +92,8 @@ class ClauseState:
         if self.after is None or self.base is not None or not entries:
             return
         entry = entries[0]
-        if not self.after.healed and entry.fired_at is not None and self.watcher is None:
+        counts_the_fault = not self.after.healed and not self.after.delay_s
+        if counts_the_fault and entry.fired_at is not None and self.watcher is None:
             self.open(entry.fired_at)
         start = entry.healed_at if self.after.healed else entry.in_force_at
         if start is not None and entry.phase is not EntryPhase.FAILED:
@@ -103,7 +106,8 @@ class ClauseState:
         if self.after is not None and record is not None and _is_older(record):
             return False  # it was printed before the clause asked: before the fault, then
         at = now if record is None else record.at
-        if self.after is not None and self.after.delay_s and (self.base is None or at < self.base):
+        is_early = self.base is not None and at < self.base
+        if is_early and self.after is not None and self.after.delay_s:
             return False  # some time after the fault, its own work is none of what is waited for
         evidence = self.watcher.see(record, run)
         if evidence is None or (self.base is None and not self._counts_before_base):

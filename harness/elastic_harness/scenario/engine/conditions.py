@@ -7,6 +7,7 @@ condition that was not met.
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from typing_extensions import assert_never
@@ -43,8 +44,11 @@ class Watcher(Protocol):
         """Say how far things have come."""
 
 
-def watch(condition: When, since: float) -> Watcher:
-    """Begin to watch for a condition; what happened before `since` does not count."""
+def watch(condition: When, since: float, *, rounds_since: float = -math.inf) -> Watcher:
+    """Begin to watch for a condition; what happened before `since` does not count.
+
+    A round counts also if it had formed before, unless that was before `rounds_since`.
+    """
     match condition:
         case WritingCondition():
             return _WritingWatcher(condition)
@@ -53,7 +57,7 @@ def watch(condition: When, since: float) -> Watcher:
         case LogCondition():
             return _LogWatcher(condition)
         case RoundCondition():
-            return _RoundWatcher(condition)
+            return _RoundWatcher(condition, rounds_since)
         case WorldSizeCondition(world_size=size):
             return _StepsWatcher(size, 1, since, counts_forming=True)
         case StableCondition(stable=stable):
@@ -143,22 +147,27 @@ class _WritingWatcher:
 
 
 class _RoundWatcher:
-    def __init__(self, condition: RoundCondition) -> None:
+    def __init__(self, condition: RoundCondition, since: float) -> None:
         self._round = condition.round
+        self._since = since
+        self._too_early = ""
 
     def see(self, record: Record | None, run: ObservedRun) -> str | None:
         for world in reversed(run.worlds.rounds):
             if world.ordinal < self._round:
                 return None
-            if world.formed_at is not None:
+            if world.formed_at is None:
+                continue
+            if world.formed_at >= self._since:
                 return f"round {world.ordinal} formed with {world.world_size} ranks"
+            self._too_early = f", and round {world.ordinal} had formed before that"
         return None
 
     def restart(self, since: float) -> None:
         """Keep watching: rounds are numbered."""
 
     def last_seen(self, run: ObservedRun) -> str:
-        return _describe(run.world)
+        return _describe(run.world) + self._too_early
 
 
 class _StepsWatcher:
