@@ -183,3 +183,4 @@ def test_a_list_stands_for_a_tuple_and_for_nothing_else() -> None:
     hello = Story().hello(1, "n1", 0, 1, argv=("a", "b"))
     assert follow(watcher(event="worker_hello", argv="ab"), hello)[0] == []
     assert follow(watcher(event="worker_hello", argv=["a", "b"]), hello)[0] != []
+    assert follow(watcher(event="samples_drawn", batches=[[1, 2]]), drawn((1, 2)))[0] != []

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
+
+import msgspec
 
 from elastic_harness.cluster.cluster import CAPABILITIES
 from elastic_harness.faults.recipe import Recipe, known_draws, needs_of, usable
@@ -35,9 +38,16 @@ __all__ = ["check_scenario", "needed_capabilities"]
 assert harness_events.RunEnded.kind in EVENT_KINDS, "importing the harness's events registers them"
 
 
-# Fields of events whose values are compared with what YAML says.
-_PLAIN: Mapping[str, type] = {"int": int, "str": str, "bool": bool}
-_WORDS: Mapping[type, str] = {int: "a whole number", str: "text", bool: "true or false"}
+_WORDS: Mapping[object, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    Mapping: "a mapping",
+    NoneType: "null",
+    Any: "anything",
+    Ellipsis: "...",
+}
 _STORE_HOST: Final = "store host"
 
 
@@ -211,15 +221,8 @@ def _check_event(path: AstPath, condition: EventCondition) -> Iterator[Finding]:
             suggestion=did_you_mean(condition.event, EVENT_KINDS),
         )
         return
-    types = kind.__annotations__
+    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     for name, value in condition.fields.items():
-        wanted = _PLAIN.get(types.get(name, ""))
-        if wanted is not None and type(value) is not wanted:
-            yield Finding(
-                f"{name!r} of the event {condition.event} is never {value!r}: "
-                f"{_WORDS[wanted]} is expected",
-                (*path, name),
-            )
         if name not in types:
             yield Finding(
                 f"the event {condition.event} has no field {name!r}",
@@ -227,6 +230,24 @@ def _check_event(path: AstPath, condition: EventCondition) -> Iterator[Finding]:
                 suggestion=did_you_mean(name, [*types, "node", "count"]),
                 is_key=True,
             )
+            continue
+        try:
+            msgspec.convert(value, types[name])
+        except msgspec.ValidationError:
+            yield Finding(
+                f"{name!r} of the event {condition.event} is never {value!r}: "
+                f"{_in_words(types[name])} is expected",
+                (*path, name),
+            )
+
+
+def _in_words(type_: object) -> str:
+    """Return what values of a field's type are called in YAML."""
+    if isinstance(type_, UnionType):
+        return " or ".join(map(_in_words, get_args(type_)))
+    if get_origin(type_) is tuple:
+        return f"a list [{', '.join(map(_in_words, get_args(type_)))}]"
+    return _WORDS[get_origin(type_) or type_]
 
 
 def _check_storm(checked: CheckedScenario, recipes: Sequence[Recipe]) -> Iterator[Finding]:

@@ -224,6 +224,9 @@ def _describe(world: World | None) -> str:
 
 
 def _is_equal(event: Event, key: str, value: object) -> bool:
-    """Compare a field with what a scenario says; a list stands for a tuple."""
-    found = getattr(event, key, None)
-    return bool(found == (tuple(value) if isinstance(value, list) else value))
+    """Compare a field with what a scenario says; its lists stand for tuples."""
+    return bool(getattr(event, key, None) == _with_tuples(value))
+
+
+def _with_tuples(value: object) -> object:
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
