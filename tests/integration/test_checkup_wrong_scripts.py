@@ -129,3 +129,31 @@ def test_averaged_weights_that_are_saved_and_not_loaded_are_seen_in_the_checkpoi
     done = check_up(*words, "wrong.py", "--steps=60", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "the last checkpoint has another 'average'" in " ".join(done.stdout.split())
+
+
+def test_statistics_that_are_saved_and_not_loaded_are_seen_where_nothing_else_is_saved(
+    tmp_path: Path,
+) -> None:
+    """They lie beside the weights, and plain SGD has no state that could say which step it is."""
+    text = (ROOT / "examples" / "minimal.py").read_text()
+    optimizer, layer, dropout, loads, step = (
+        "torch.optim.AdamW(model.parameters(), lr=0.01)",
+        "nn.Linear(8, 32), ",
+        "nn.Dropout(0.1), ",
+        'model.module.load_state_dict(state["model"])',
+        "optimizer.step()\n",
+    )
+    assert all(text.count(each) == 1 for each in (optimizer, layer, dropout, loads, step)), text
+    text = text.replace(optimizer, "torch.optim.SGD(model.parameters(), lr=0.01)")
+    text = text.replace(layer, f"{layer}nn.BatchNorm1d(32), ").replace(dropout, "")
+    text = text.replace(step, f"{step}            time.sleep(0.02)\n")
+    kept = '{k: v for k, v in state["model"].items() if "running" not in k}'
+    wrong = text.replace(loads, f"model.module.load_state_dict({kept}, strict=False)")
+    (tmp_path / "right.py").write_text(text)
+    (tmp_path / "wrong.py").write_text(wrong)
+    words = ("--only=worker-killed", "--nodes=2")
+    done = check_up(*words, "right.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = check_up(*words, "wrong.py", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "the last checkpoint has another 'model'" in " ".join(done.stdout.split())

@@ -221,13 +221,17 @@ def _intervals(
             return None
         if seen.checkpoints is None:
             return seen.steps // 10  # of ten steps at least, or there is no check-up
-        interval = seen.checkpoints.interval
-        if of_fewer and _may_save_by_epochs(seen.checkpoints, seen):
-            interval = math.ceil(interval * checkup.nodes / checkup.fewest)
-        beside = seen.checkpoints.beside
+        found = seen.checkpoints
+        moments = [_before_a_save(found, seen) if in_a_save else _middle(seen)]
+        if of_fewer:  # the node leaves early, and the other one comes whenever it does
+            moments = [0, *found.steps]
+        lost = max(found.most_lost(at or 0, number) for at in moments)
+        if of_fewer and _may_save_by_epochs(found, seen):
+            lost = math.ceil(lost * checkup.nodes / checkup.fewest)
+        beside = found.beside
         if in_a_save and beside:
-            beside = max(beside, interval)
-        return number * interval + beside + UNDER_WAY
+            beside = max(beside, found.interval)
+        return lost + beside + UNDER_WAY
 
     return allows
 
@@ -311,17 +315,23 @@ def _left(checkup: Checkup, seen: Measured) -> int:
 
 def _while_saving(_: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
     found = _checkpoints(seen)
-    later = [step for step in found.steps if step > seen.steps // 4]
-    if len(later) < 2:
+    step = _before_a_save(found, seen)
+    if step is None:
         raise Unfit("it saved too seldom for a kill in the middle of it: two checkpoints or more")
     # The smaller the overlaid folder, the less of the job passes through a slower file system.
     folders = found.written.split("/")[:-1]
     fixed = list(takewhile(lambda name: "*" not in name, folders))
     below = {"path": "/".join(fixed)} if fixed else {}
     writing = "/".join(found.written.split("/")[len(fixed) :])
-    # Not from the very step on at which it saves: then it may be in the middle of that already.
-    when = {"writing": writing, **below, "step": later[0] + max(1, found.interval // 2)}
+    when = {"writing": writing, **below, "step": step}
     return [{"when": when, "id": "fault", "kill": "rank 0"}]
+
+
+def _before_a_save(found: Checkpoints, seen: Measured) -> int | None:
+    """Return a step between two checkpoints; None if there are not two, but for the beginning."""
+    later = [step for step in found.steps if step > seen.steps // 4]
+    # Not the very step at which it saves: then it may be in the middle of that already.
+    return later[0] + max(1, found.interval // 2) if len(later) > 1 else None
 
 
 def _torn(_: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:

@@ -41,7 +41,10 @@ class CheckpointReader:
         )
 
     def read(self, path: str) -> Mapping[str, Part] | None:
-        """Return the parts of a checkpoint, a file or a folder; None if it cannot be read."""
+        """Return the parts of a checkpoint, a file or a folder: none, if it cannot be read.
+
+        None if that is not known: reading took too long, or the process was ended.
+        """
         deadline = time.monotonic() + _PATIENCE_S
         with self._lock:
             stdin, stdout = self._process.stdin, self._process.stdout
@@ -63,7 +66,7 @@ class CheckpointReader:
             except (OSError, ValueError):  # it has ended, or was closed
                 return None
         parts: Mapping[str, Part] = json.loads(said)
-        return parts or None
+        return parts
 
     def close(self) -> None:
         """End the process."""

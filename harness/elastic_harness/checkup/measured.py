@@ -106,6 +106,18 @@ class Checkpoints:
         """The steps from one to the next, as a rule."""
         return median_high(b - a for a, b in pairwise((0, *self.steps)))
 
+    def most_lost(self, step: int, number: int) -> int:
+        """Return the most steps that a fault at `step` may cost that takes `number` intervals.
+
+        Checkpoints need not be equally far apart: the gaps count that lie before and around it.
+        """
+        before = [0, *(each for each in self.steps if each <= step)]
+        after = self.steps[len(before) - 1 :]
+        around = (after[0] if after else step) - before[max(0, len(before) - number)]
+        usual = number * self.interval
+        # A smaller difference is one of when they were seen.
+        return around if around > usual + 2 * UNDER_WAY else usual
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
@@ -343,7 +355,8 @@ def _changes_nothing(history: History) -> bool:
 def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
     """Find which files are checkpoints: those written again and again, the largest of them.
 
-    One that all ranks share goes before files of each rank, such as the states of random numbers.
+    One that all ranks share goes before files of each rank, such as the states of random numbers;
+    one that is named after the best model is what is used later, not what a script goes on with.
     """
     groups: dict[str, list[tuple[FileWritten, int]]] = defaultdict(list)
     began: dict[str, int] = {}  # by folder
@@ -358,12 +371,14 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
     if not finals:
         return None
 
-    def preference(pattern: str) -> tuple[bool, bool, int]:
+    def preference(pattern: str) -> tuple[bool, bool, bool, int]:
         files = finals[pattern]
         # A file may be told of twice, and late; of each rank's own there are twice as many names.
         names = len({(event.path, done) for event, done in files})
         is_shared = 2 * names < 3 * len({done for _, done in files})
-        return bool(_USUAL.search(pattern)), is_shared, max(_size(e) for e, _ in files)
+        is_best = "best" in os.path.basename(pattern).lower()
+        largest = max(_size(e) for e, _ in files)
+        return bool(_USUAL.search(pattern)), is_shared, not is_best, largest
 
     chosen = max(finals, key=preference)
     return Checkpoints(

@@ -37,7 +37,14 @@ from elastic_harness.checkup.measured import (
     without_unseeded,
     without_what_differs,
 )
-from elastic_harness.checkup.saved_state import Part, last_saved, what_differs, why_not_compared
+from elastic_harness.checkup.saved_state import (
+    Part,
+    Saved,
+    last_saved,
+    of_another_step,
+    what_differs,
+    why_not_compared,
+)
 from elastic_harness.cluster.choose import ClusterChoice
 from elastic_harness.history.judge import Judgement, judge
 from elastic_harness.history.verdict import Verdict, invalid, unknown
@@ -86,6 +93,7 @@ class Runs:
     _is_stopped: bool = False
     _reader: CheckpointReader | None = None
     _undisturbed: Sequence[Mapping[str, Part] | None] = ()  # what the two runs saved last
+    _not_compared: list[str] = field(default_factory=list)  # tests whose last checkpoint was not
 
     def measure(self) -> tuple[Measured, Row]:
         """Run the job twice without a fault; return what that shows, and its row of the card.
@@ -110,7 +118,7 @@ class Runs:
         )
         saved = [last_saved(result.history, one) for result, _ in found]
         self._undisturbed = [
-            self._read(directory, path) for (_, directory), path in zip(found, saved, strict=True)
+            self._read(directory, last) for (_, directory), last in zip(found, saved, strict=True)
         ]
         for _, directory in found:
             self._forget_work(directory)
@@ -121,7 +129,7 @@ class Runs:
                 f"{why}"
             )
             one = without_what_differs(one, other)
-        elif None in self._undisturbed and one.checkpoints is not None and one.state is not None:
+        elif not all(self._undisturbed) and one.checkpoints is not None and one.state is not None:
             self.notes.append(why_not_compared(one.checkpoints.named, saved))
         one = without_unseeded(one, other)
         self._load(UNDISTURBED, reference_scenario(self.checkup, one))
@@ -139,6 +147,8 @@ class Runs:
             pending = [pool.submit(self._test, test, seen) for test in tests]
             for each in as_completed(pending):
                 yield each.result()
+        if self._not_compared:
+            self.notes.append(of_another_step(sorted(self._not_compared)))
 
     def under_way(self) -> str:
         """Say which runs are under way, and for how long; empty between them."""
@@ -198,7 +208,7 @@ class Runs:
         if test.allows is not None and test.allows(self.checkup, seen) is None:
             judgements.append(_judged("steps_lost", unknown(seen.unseen["checkpoints"])))
         if test.is_fixed and seen.state is not None and result.outcome == "succeeded":
-            judgements += self._judge_saved(result, directory, seen)
+            judgements += self._judge_saved(test.name, result, directory, seen, judgements)
         directory.write_reports(result.history, judgements, command=self.settings.command)
         row = self._row(test.name, test.title, (result, directory), judgements, seen)
         if row.outcome == "valid":
@@ -206,24 +216,48 @@ class Runs:
         return row
 
     def _judge_saved(
-        self, result: RunResult, directory: RunDirectory, seen: Measured
-    ) -> Iterator[Judgement]:
+        self,
+        test: str,
+        result: RunResult,
+        directory: RunDirectory,
+        seen: Measured,
+        judgements: Sequence[Judgement],
+    ) -> list[Judgement]:
         """Compare what a run saved last with what the undisturbed runs did."""
         one, other = self._undisturbed
-        found = self._read(directory, last_saved(result.history, seen))
-        if one is None or other is None or found is None:
-            return
-        # What is averaged, or has small numbers, has a larger share of errors of rounding.
-        differ = what_differs(one, other, found, tolerance=10 * self.checkup.tolerance)
-        if differ:
-            said = f"beside that of a run without a fault, the last checkpoint has {differ}"
-            yield _judged("checkpoint", invalid(said))
+        if not one or not other:
+            return []
+        saved = last_saved(result.history, seen)
+        found = self._read(directory, saved)
+        if saved is None or found is None:
+            self._not_compared.append(test)
+            return []
+        if not found:
+            wrong = f"the last checkpoint, {saved.path}, cannot be read"
+            return [_judged("checkpoint", invalid(wrong))]
+        # Before the last step it may be of another one: they are seen late, by a step or two.
+        is_same_step = seen.is_global and saved.step == seen.steps
+        of_parameters = [each.verdict for each in judgements if each.name == "parameters"]
+        differ = what_differs(
+            one,
+            other,
+            found,
+            # What is averaged, or has small numbers, has a larger share of errors of rounding.
+            tolerance=10 * self.checkup.tolerance,
+            is_same_step=is_same_step and any(each.is_valid for each in of_parameters),
+        )
+        if differ is None:
+            self._not_compared.append(test)
+        if not differ:
+            return []
+        said = f"beside that of a run without a fault, the last checkpoint has {differ}"
+        return [_judged("checkpoint", invalid(said))]
 
-    def _read(self, directory: RunDirectory, path: str | None) -> Mapping[str, Part] | None:
-        """Return what a run saved below a path; None if that cannot be read."""
-        if self._reader is None or path is None:
+    def _read(self, directory: RunDirectory, saved: Saved | None) -> Mapping[str, Part] | None:
+        """Return the parts of a checkpoint, none if it cannot be read; None if it was not tried."""
+        if self._reader is None or saved is None:
             return None
-        return self._reader.read(os.path.join(directory.path, "work", path))
+        return self._reader.read(os.path.join(directory.path, "work", saved.path))
 
     def _row(
         self,

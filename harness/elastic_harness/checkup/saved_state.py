@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from elastic_harness.checkup.measured import UNDER_WAY, Measured, pattern_of
 from elastic_harness.history.events import FileWritten
 from elastic_harness.history.history import History
 
-__all__ = ["Part", "last_saved", "what_differs", "why_not_compared"]
+__all__ = ["Part", "Saved", "last_saved", "of_another_step", "what_differs", "why_not_compared"]
 
 # Of a part: its `size` in numbers; `digest`, `norm` and `sketch` as `ParametersHashed` has them.
 Part = Mapping[str, Any]
@@ -27,11 +28,13 @@ def what_differs(
     found: Mapping[str, Part],
     *,
     tolerance: float,
-) -> str:
+    is_same_step: bool = False,
+) -> str | None:
     """Say which parts of a checkpoint differ from those of two undisturbed runs; "" for none.
 
-    Only parts that are the same to the bit in both can differ. The largest of them has to be as it
-    was within `tolerance` (relative), or the checkpoint is of another step.
+    Only parts that are the same to the bit in both can differ. Unless it is known to be of the same
+    step, a large one of them (half the largest) has to be as it was within `tolerance` (relative);
+    else the checkpoint may be of another step, and None is returned.
     """
     same = {
         name: part
@@ -41,8 +44,10 @@ def what_differs(
     if not same:
         return ""
     apart = {name: _distance(part, found.get(name)) for name, part in same.items()}
-    if apart[max(same, key=lambda name: same[name]["size"])] > tolerance:
-        return ""
+    large = max(part["size"] for part in same.values()) / 2
+    of_large = [far for name, far in apart.items() if same[name]["size"] >= large]
+    if not is_same_step and min(of_large) > tolerance:
+        return None
     return " and ".join(
         f"another {name!r}" + (f", by {far:.2g} (relative)" if math.isfinite(far) else "")
         if name in found
@@ -64,10 +69,21 @@ def _distance(part: Part, other: Part | None) -> float:
     return math.dist(one, two) / float(part["norm"])
 
 
-def last_saved(history: History, seen: Measured) -> str | None:
-    """Return what a run saved last of the checkpoints that were `seen`: a file, or its folder.
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint: its file, or its folder (relative, as scripts write); how many steps were done.
 
-    Relative, as scripts write; None if it saved none, or another step than the undisturbed run.
+    They are those that were told when it was seen: it may be of an earlier one.
+    """
+
+    path: str
+    step: int
+
+
+def last_saved(history: History, seen: Measured) -> Saved | None:
+    """Return what a run saved last of the checkpoints that were `seen`.
+
+    None if it saved none, or another step than the undisturbed run.
     """
     if seen.checkpoints is None:
         return None
@@ -75,23 +91,31 @@ def last_saved(history: History, seen: Measured) -> str | None:
     written = [e for e in history.of_kind(FileWritten) if pattern_of(e.event.path) == pattern]
     if not written:
         return None
-    done = _steps_by(history, written[-1].at)
+    done = max(_steps_by(history, written[-1].at), default=0)
     last = seen.checkpoints.steps[-1]
-    if seen.is_global and not last - UNDER_WAY <= max(done, default=0) <= last + UNDER_WAY:
+    if seen.is_global and not last - UNDER_WAY <= done <= last + UNDER_WAY:
         return None
     path = written[-1].event.path
     # A folder for each checkpoint has several files.
-    return os.path.dirname(path) if "*" in os.path.dirname(pattern) else path
+    return Saved(os.path.dirname(path) if "*" in os.path.dirname(pattern) else path, done)
 
 
-def why_not_compared(named: str, paths: Sequence[str | None]) -> str:
-    """Say why nothing is compared with what the undisturbed runs saved last (`last_saved`)."""
+def why_not_compared(named: str, saved: Sequence[Saved | None]) -> str:
+    """Say why nothing is compared with what the undisturbed runs saved last."""
     why = "could not be read as a file of torch.save or safetensors of less than 1 GB"
-    if None in paths:
+    if None in saved:
         why = "was not seen to be of the same step in both runs without a fault"
     return (
         f"checkpoint: the last {named} {why}: what it holds beside parameters and optimizer is not "
         "compared"
+    )
+
+
+def of_another_step(tests: Sequence[str]) -> str:
+    """Say in which tests nothing was compared, though both undisturbed runs were alike."""
+    return (
+        f"checkpoint: the last one in {', '.join(tests)} was not seen to be of the same step as "
+        "without a fault: what it holds beside parameters and optimizer is not compared there"
     )
 
 

@@ -145,7 +145,7 @@ def test_clauses_ask_for_no_more_than_the_undisturbed_run_has_shown() -> None:
         ((10, 20, 30), {10, 20}, 10 + 5 + 2),
         ((10, 20, 30), set(), 10 + 5 + 2),  # where epochs end is not known
         ((10, 20, 30), {20}, 10 + 2),  # it saves after so many steps
-        ((10, 20, 35, 40), {10, 20, 30, 40}, 10 + 2),  # only the last one may be of any step
+        ((10, 20, 34, 40), {10, 20, 30, 40}, 10 + 2),  # only the last one may be of any step
     ],
 )
 def test_fewer_ranks_make_more_steps_of_an_epoch(
@@ -160,6 +160,49 @@ def test_fewer_ranks_make_more_steps_of_an_epoch(
         text = scenario_text(test, Checkup(job=JOB), job)
         at_most = next(line for line in text.splitlines() if "steps_lost" in line)
         assert at_most.strip() == f"- steps_lost: {{at_most: {steps}}}"
+
+
+@pytest.mark.parametrize(
+    ("saved", "number", "step", "lost"),
+    [
+        ((10, 20, 30, 40), 1, 25, 10),
+        ((10, 20, 30, 40), 2, 25, 20),
+        ((11, 20, 32, 40), 1, 25, 11),  # seen a step or two late
+        ((5, 10, 20, 40, 80), 1, 25, 20),
+        ((5, 10, 20, 40, 80), 1, 20, 20),
+        ((5, 10, 20, 40, 80), 2, 25, 30),
+        ((5, 10, 20, 40, 80), 1, 45, 40),
+        ((5, 10, 20, 40, 80), 2, 3, 20),
+        ((10, 20, 30, 70), 1, 45, 40),
+        ((10, 20, 30, 70), 1, 25, 10),
+        ((10, 20, 30, 70), 1, 75, 10),  # nothing is saved after it, and the job ends
+    ],
+)
+def test_checkpoints_may_be_unequally_far_apart(
+    saved: tuple[int, ...], number: int, step: int, lost: int
+) -> None:
+    """Those around the fault count, and what is usual where they differ by little."""
+    found = Checkpoints(written="ck", named="ck", steps=saved, beside=0)
+    assert found.most_lost(step, number) == lost
+
+
+@pytest.mark.parametrize(
+    ("test", "lost"),
+    [
+        ("worker-killed", 40),
+        ("checkpoint-torn", 60),
+        ("killed-while-saving", 40),
+        ("down-and-up", 60),
+    ],
+)
+def test_the_steps_that_may_be_lost_are_those_around_the_fault(test: str, lost: int) -> None:
+    """Of a script that saves less and less often."""
+    checkpoints = Checkpoints(written="ck", named="ck", steps=(5, 10, 20, 40, 80), beside=0)
+    found = replace(seen(steps=90), checkpoints=checkpoints)
+    (asked,) = (each for each in BATTERY if each.name == test)
+    text = scenario_text(asked, Checkup(job=JOB), found)
+    (line,) = (line for line in text.splitlines() if "steps_lost" in line)
+    assert line.strip() == f"- steps_lost: {{at_most: {lost + 2}}}"
 
 
 def test_a_job_whose_steps_are_not_known_is_not_valid_for_it() -> None:

@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import pytest
 from elastic_harness.checkup.measured import Checkpoints, measure
-from elastic_harness.checkup.saved_state import Part, last_saved, what_differs, why_not_compared
+from elastic_harness.checkup.saved_state import (
+    Part,
+    Saved,
+    last_saved,
+    what_differs,
+    why_not_compared,
+)
 from elastic_harness.history.events import FileWritten
 
 from tests.unit.checkup.undisturbed import undisturbed
@@ -34,16 +40,31 @@ ALIKE = {"model": MODEL, "ema": part("e", 1.0, 0.0)}
         ({"model": MODEL}, "no 'ema'"),
         ({**ALIKE, "more": part("x", 1.0)}, ""),
         # Of another step: then everything is another one.
-        ({"model": part("n", 1.0, 1.1, size=100), "ema": part("f", 1.0, 0.5)}, ""),
-        # The largest part says which step it is of, whatever a small one that stays the same says.
-        ({"model": part("n", 1.0, 1.1, size=100), "ema": ALIKE["ema"]}, ""),
+        ({"model": part("n", 1.0, 1.1, size=100), "ema": part("f", 1.0, 0.5)}, None),
+        # A large part says which step it is of, whatever a small one that stays the same says.
+        ({"model": part("n", 1.0, 1.1, size=100), "ema": ALIKE["ema"]}, None),
         ({"model": part("n", 1.0, 1.0000001, size=100), "ema": part("f", 9.0, 0.0)}, "another"),
     ],
 )
-def test_a_part_differs_where_the_step_is_the_same(found: Mapping[str, Part], said: str) -> None:
+def test_a_part_differs_where_the_step_is_the_same(
+    found: Mapping[str, Part], said: str | None
+) -> None:
     """Averaged weights that were not loaded are nowhere else to be seen."""
     differ = what_differs(ALIKE, ALIKE, found, tolerance=1e-6)
-    assert differ == said or (said == "another" and differ.startswith("another 'ema'"))
+    assert differ == said or (said == "another" and (differ or "").startswith("another 'ema'"))
+
+
+@pytest.mark.parametrize(("size", "vouches"), [(49, False), (50, True), (100, True)])
+def test_the_largest_part_may_be_the_one_that_was_lost(size: int, *, vouches: bool) -> None:
+    """Statistics lie beside the weights: another part, half as large, can say which step it is."""
+    known = {"momentum": part("o", 1.0, 0.0, size=size), "model": MODEL}
+    found = {**known, "model": part("n", 1.0, 1.1, size=100)}
+    said = "another 'model', by 0.05 (relative)"
+    assert what_differs(known, known, found, tolerance=1e-6) == (said if vouches else None)
+    assert what_differs(known, known, found, tolerance=1e-6, is_same_step=True) == said
+    assert (
+        what_differs({"a": MODEL}, {"a": MODEL}, {}, tolerance=1e-6, is_same_step=True) == "no 'a'"
+    )
 
 
 def test_what_differs_without_a_fault_is_not_compared() -> None:
@@ -94,7 +115,8 @@ def test_the_last_checkpoint_is_of_the_same_step_or_none(
     seen = measure(undisturbed().history, "succeeded", "", "train.py")
     checkpoints = Checkpoints(written=pattern, named=pattern, steps=(6, 12), beside=0)
     seen = replace(seen, checkpoints=checkpoints, is_global=is_global)
-    assert last_saved(story.history, seen) == found
+    saved = last_saved(story.history, seen)
+    assert saved == (None if found is None else Saved(found, after))
     assert last_saved(story.history, replace(seen, checkpoints=None)) is None
 
 
@@ -107,21 +129,22 @@ def test_what_was_written_before_or_without_known_steps_is_not_the_last() -> Non
     seen = measure(undisturbed().history, "succeeded", "", "train.py")
     checkpoints = Checkpoints(written="ck-*.pt", named="ck-*.pt", steps=(6, 12), beside=0)
     seen = replace(seen, checkpoints=checkpoints)
-    assert last_saved(story.history, seen) == "ck-12.pt"
+    assert last_saved(story.history, seen) == Saved("ck-12.pt", 10)
     story = Story().round(1, ["n1", "n2"]).step(1, 0, 9)
     story.tell("cluster", "", FileWritten(path="ck-9.pt", how="moved", size=9))
     story.step(1, 0, 12).step(1, 1, None)
     assert last_saved(story.history, seen) is None
     story.tell("cluster", "", FileWritten(path="ck-12.pt", how="moved", size=9))
-    assert last_saved(story.history, seen) == "ck-12.pt"
+    assert last_saved(story.history, seen) == Saved("ck-12.pt", 12)
     story.step(1, 0, 15).tell("cluster", "", FileWritten(path="ck-15.pt", how="moved", size=9))
     assert last_saved(story.history, seen) is None
 
 
 def test_a_checkpoint_that_was_not_opened_is_not_said_to_be_unreadable() -> None:
     """One of another step is not even looked at."""
-    assert "ck.pt could not be read" in why_not_compared("ck.pt", ["ck.pt", "ck.pt"])
-    for paths in ([None, "ck.pt"], ["ck.pt", None], [None, None]):
-        said = why_not_compared("ck.pt", paths)
+    saved = Saved("ck.pt", 12)
+    assert "ck.pt could not be read" in why_not_compared("ck.pt", [saved, saved])
+    for found in ([None, saved], [saved, None], [None, None]):
+        said = why_not_compared("ck.pt", found)
         assert said.startswith("checkpoint: the last ck.pt was not seen to be of the same step")
         assert said.endswith("what it holds beside parameters and optimizer is not compared")

@@ -275,6 +275,11 @@ def _runs() -> Iterator[tuple[str, Story]]:
             saves=lambda step: [(f"{words[step]}.pt", "written", 900)] if step in words else []
         ),
     )
+    both = [("best.pt", "written", 2000), ("last.pt", "written", 900)]
+    yield (
+        "the best one is not the last",
+        undisturbed(saves=lambda step: both if step % 6 == 0 else []),
+    )
     yield "nothing is saved, and no end is seen", undisturbed(saves=lambda _: [], digest=None)
     yield "rank 1 began elsewhere", _told(undisturbed(), ResumeObserved, 1, step=3)
     yield "where rank 1 began is not known", _told(undisturbed(), ResumeObserved, 1, step=None)
