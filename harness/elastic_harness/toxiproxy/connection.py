@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -53,7 +53,8 @@ class Connection:
         *,
         chance_for: Callable[[Direction, str], Random],
         on_closed: Callable[[Connection], None],
-        on_read: Callable[[Direction, Sequence[Toxic], bool], None] = lambda *_: None,
+        on_read: Callable[[Direction], None] = lambda _: None,
+        on_harmed: Callable[[str], None] = lambda _: None,
         open_socket: OpenSocket | None = None,
     ) -> None:
         self._loop = loop
@@ -63,7 +64,7 @@ class Connection:
         self._on_read = on_read
         self._is_closed = False
         self._watched: dict[int, tuple[bool, bool]] = {}
-        self._streams = {way: Stream(partial(chance_for, way)) for way in Direction}
+        self._streams = {way: Stream(partial(chance_for, way), on_harmed) for way in Direction}
         self._flows: dict[Direction, _Flow] = {}
         self._dial = Dial(
             loop,
@@ -139,7 +140,7 @@ class Connection:
         else:
             flow.is_read = not data
             item = data or Ending.END
-        self._on_read(way, flow.stream.harming, flow.is_read)
+        self._on_read(way)
         flow.stream.take(item, self._loop.now())
         self._pump(way)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from random import Random
 
 from elastic_harness.scenario.planning.seed import Seed
@@ -65,9 +65,10 @@ class Proxy:
         self._listener = Listener(self._loop, self.listen, on_accepted=self._connect, bound=bound)
 
     def met(self, toxic: str) -> int:
-        """Return how often a connection that a toxic harms had something for it, since it came.
+        """Return how often a toxic had something to do, since it was added.
 
-        That is bytes in its direction or, for `slow_close`, their end.
+        Of a connection that it harms: bytes in its direction (`slow_close`: their end;
+        `limit_data`: those that reach its limit; `slicer`: more at once than a slice).
         """
         return self._met.get(toxic, 0)
 
@@ -141,7 +142,8 @@ class Proxy:
             self.upstream,
             chance_for=chance_for,
             on_closed=self._connections.remove,
-            on_read=self._count,
+            on_read=self._count_read,
+            on_harmed=self._count_harmed,
             open_socket=self._open_socket,
         )
         self._connections.append(connection)
@@ -149,8 +151,8 @@ class Proxy:
             connection.add_toxic(toxic)
         connection.start()
 
-    def _count(self, way: Direction, toxics: Sequence[Toxic], is_end: bool) -> None:  # noqa: FBT001
+    def _count_read(self, way: Direction) -> None:
         self._read[way] += 1
-        for toxic in toxics:
-            if (toxic.type == "slow_close") is is_end:
-                self._met[toxic.name] = self._met.get(toxic.name, 0) + 1
+
+    def _count_harmed(self, toxic: str) -> None:
+        self._met[toxic] = self._met.get(toxic, 0) + 1

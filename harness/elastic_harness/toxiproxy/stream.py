@@ -75,10 +75,18 @@ class _Seat:
 
 
 class Stream:
-    """The chain of one direction. `chance_for` makes the stream of draws for a toxic, by name."""
+    """The chain of one direction. `chance_for` makes the stream of draws for a toxic, by name.
 
-    def __init__(self, chance_for: Callable[[str], Random]) -> None:
+    `on_harmed` is told the name of a toxic whenever it has something to do.
+    """
+
+    def __init__(
+        self,
+        chance_for: Callable[[str], Random],
+        on_harmed: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._chance_for = chance_for
+        self._on_harmed = on_harmed
         self._seats: list[_Seat] = []
         self._out: deque[Item] = deque()
         self._has_ended = False
@@ -94,11 +102,6 @@ class Stream:
     def is_to_be_reset(self) -> bool:
         """Tell whether a reset waits for earlier bytes to be read, which it need not."""
         return Ending.RESET in self._out
-
-    @property
-    def harming(self) -> tuple[Toxic, ...]:
-        """The toxics that harm this connection; others were drawn to spare it."""
-        return tuple(seat.toxic for seat in self._seats if seat.is_harmed)
 
     def take(self, item: Item, now: float) -> None:
         """Put in what was read."""
@@ -168,7 +171,10 @@ class Stream:
     def _hand_on(self, index: int, item: Item, now: float) -> None:
         """Put an item into the stage at `index`, or out of the chain."""
         if index < len(self._seats):
-            self._seats[index].stage.take(item, now)
+            seat = self._seats[index]
+            if seat.is_harmed and seat.stage.harms(item):
+                self._on_harmed(seat.toxic.name)
+            seat.stage.take(item, now)
         elif not self._has_ended:
             self._out.append(item)
             self._has_ended = isinstance(item, Ending)

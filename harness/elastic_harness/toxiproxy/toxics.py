@@ -74,6 +74,10 @@ class Stage:
         """Tell whether to put more in. Putting in more all the same is allowed, and kept."""
         return not self._held and not self._is_over
 
+    def harms(self, item: Item) -> bool:
+        """Tell whether it does something to what is about to be put in."""
+        return isinstance(item, bytes)
+
     def take(self, item: Item, now: float) -> None:
         """Put in a chunk, or the end, after which nothing may follow."""
         if not self._is_over:
@@ -208,6 +212,10 @@ class SlowClose(Stage):
     _due: float | None = None
 
     @override
+    def harms(self, item: Item) -> bool:
+        return isinstance(item, Ending)
+
+    @override
     def take(self, item: Item, now: float) -> None:
         self._held.append(item)
         if isinstance(item, Ending):
@@ -286,18 +294,16 @@ class Slicer(Stage):
     _free_at = float("-inf")
 
     @override
+    def harms(self, item: Item) -> bool:
+        average_size, size_variation = self._sizes
+        return isinstance(item, bytes) and _is_cut(item, average_size, size_variation)
+
+    @override
     def take(self, item: Item, now: float) -> None:
         if isinstance(item, Ending):
             self._held.append(item)
             return
-        self._held.extend(
-            slices(
-                item,
-                self._attributes["average_size"],
-                self._attributes["size_variation"],
-                self._chance,
-            )
-        )
+        self._held.extend(slices(item, *self._sizes, self._chance))
 
     @override
     def give(self, now: float) -> Item | None:
@@ -317,11 +323,25 @@ class Slicer(Stage):
         rest = b"".join(item for item in items if isinstance(item, bytes))
         return [*([rest] if rest else []), *(item for item in items if isinstance(item, Ending))]
 
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        return self._attributes["average_size"], self._attributes["size_variation"]
+
 
 class LimitData(Stage):
     """The connection is closed once `bytes` bytes have passed since the toxic was added."""
 
+    _taken = 0
     _passed = 0
+
+    @override
+    def harms(self, item: Item) -> bool:
+        return isinstance(item, bytes) and self._taken + len(item) >= self._attributes["bytes"]
+
+    @override
+    def take(self, item: Item, now: float) -> None:
+        self._taken += len(item) if isinstance(item, bytes) else 0
+        super().take(item, now)
 
     @override
     def give(self, now: float) -> Item | None:
@@ -384,7 +404,7 @@ def slices(
 
     An average below 1 cuts nothing. (The real server dies of it.)
     """
-    if average_size < 1 or len(chunk) - average_size <= max(size_variation, 0) or len(chunk) < 2:
+    if not _is_cut(chunk, average_size, size_variation):
         yield chunk
         return
     middle = len(chunk) // 2
@@ -393,6 +413,11 @@ def slices(
     middle = min(max(middle, 1), len(chunk) - 1)
     yield from slices(chunk[:middle], average_size, size_variation, chance)
     yield from slices(chunk[middle:], average_size, size_variation, chance)
+
+
+def _is_cut(chunk: bytes, average_size: int, size_variation: int) -> bool:
+    is_larger = len(chunk) - average_size > max(size_variation, 0)
+    return is_larger and average_size >= 1 and len(chunk) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

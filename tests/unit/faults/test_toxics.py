@@ -57,7 +57,8 @@ def test_a_toxic_that_met_nothing_has_failed() -> None:
     world = World()
     world.fire("toxic", {"proxy": "db", "type": "noop"})
     world.pass_time(31)
-    assert world.story[-1] == "failed: nothing went through the proxy 'db' downstream"
+    where = "through the proxy 'db' downstream"
+    assert world.story[-1] == f"failed: nothing went {where} that the toxic harms"
 
 
 def test_a_proxy_is_off_until_it_heals_and_what_is_so_already_is_no_fault() -> None:

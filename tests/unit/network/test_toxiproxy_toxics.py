@@ -67,6 +67,34 @@ def test_a_stream_without_toxics_passes_everything_at_once() -> None:
     assert not made.has_room
 
 
+@pytest.mark.parametrize(
+    ("one", "chunks", "harmed"),
+    [
+        (toxic("latency", latency=5), [b"a", b"b", Ending.END], 2),
+        (toxic("noop"), [b"a", Ending.END], 1),
+        (toxic("latency", toxicity=0.0, latency=5), [b"a"], 0),
+        (toxic("slow_close", delay=5), [b"a", b"b"], 0),
+        (toxic("slow_close", delay=5), [b"a", Ending.END], 1),
+        (toxic("limit_data", bytes=4), [b"a", b"bc", Ending.END], 0),
+        (toxic("limit_data", bytes=3), [b"a", b"bc"], 1),
+        (toxic("limit_data", bytes=0), [b"a"], 1),
+        (toxic("slicer", average_size=4), [b"a", b"abcd", Ending.END], 0),
+        (toxic("slicer", average_size=4), [b"a", b"abcde"], 1),
+        (toxic("slicer", average_size=4, size_variation=1), [b"abcde"], 0),
+    ],
+)
+def test_a_toxic_has_something_to_do_or_not(one: Toxic, chunks: list[Item], harmed: int) -> None:
+    """A limit that is not reached, and slices larger than all that is sent, harm nothing."""
+    told: list[str] = []
+    made = Stream(random.Random, told.append)
+    made.add(toxic("latency", "before", latency=1), 0.0)
+    made.add(one, 0.0)
+    for chunk in chunks:
+        made.take(chunk, 0.0)
+        timed(made)
+    assert told.count(one.name) == harmed
+
+
 def test_latency_counts_from_the_arrival_of_each_chunk() -> None:
     """Chunks are under way side by side; the end follows the last of them."""
     made = stream(toxic("latency", latency=100))

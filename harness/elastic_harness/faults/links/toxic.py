@@ -66,7 +66,10 @@ class AddToxic(_ProxyFault):
     """
 
     name = "toxic"
-    proof = "connections that this toxic harms had bytes (slow_close: an end) in its direction"
+    proof = (
+        "connections that this toxic harms had bytes in its direction (slow_close: an end; "
+        "limit_data: enough to reach its limit; slicer: more at once than a slice)"
+    )
 
     type: Literal[
         "latency",
@@ -98,6 +101,13 @@ class AddToxic(_ProxyFault):
         key = wanted.get(self.type)
         if key is not None and getattr(self, key) is None:
             raise ValueError(f"toxic `{self.type}` needs `{key}`")
+        for name, rounded in self._attributes().items():
+            if getattr(self, name) and not rounded:
+                raise ValueError(f"`{name}` is rounded to 0: {self._smallest(name)} is the least")
+        if self.type in ("latency", "slow_close") and not any(
+            (self.latency, self.jitter, self.delay)
+        ):
+            raise ValueError(f"a toxic `{self.type}` of 0s has no effect")
         try:
             checked_attributes(self.type, self._attributes(), all_of_them=True)
         except UsageError as error:
@@ -114,7 +124,8 @@ class AddToxic(_ProxyFault):
 
         met = yield from wait_for_proof(context, look)
         if not met:
-            raise FaultImpossible(f"nothing went through the proxy '{self.proxy}' {self.stream}")
+            where = f"through the proxy '{self.proxy}' {self.stream}"
+            raise FaultImpossible(f"nothing went {where} that the toxic harms")
         return Evidence(
             text=f"{met} reads of connections through '{self.proxy}' met the toxic",
             facts={"met": met, "proxy": self.proxy},
@@ -151,6 +162,11 @@ class AddToxic(_ProxyFault):
             "bytes": self.bytes,
         }
         return {name: value for name, value in said.items() if value is not None}
+
+    def _smallest(self, name: str) -> str:
+        if name == "rate":
+            return f"{_BITS_PER_KILOBYTE / 1000:g}kbit"
+        return "0.001ms" if self.type == "slicer" else "1ms"
 
 
 class _ProxySwitch(_ProxyFault):
