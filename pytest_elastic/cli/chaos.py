@@ -22,6 +22,7 @@ from pytest_elastic.cli.extensions import (
     find_cluster,
     find_launcher,
 )
+from pytest_elastic.cli.program_parser import ProgramParser
 from pytest_elastic.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ _LAUNCH_COMMANDS = (
 def main(argv: Sequence[str]) -> int:
     """Return 0 if every test of the battery is valid, 1 if one is invalid, 3 if one is unknown."""
     parser = build_parser()
-    given = parser.parse_args(argv)
+    given = parser.read(argv, rest="arguments")
     words = [given.program, *given.arguments]
     if not given.is_module and _are_scenarios(words):
         for name in _OF_A_CHECKUP:
@@ -76,9 +77,9 @@ def main(argv: Sequence[str]) -> int:
     return _check_up(given, words)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> ProgramParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = ProgramParser(
         prog="pytest-elastic chaos",
         usage="pytest-elastic chaos [options] SCRIPT [arguments of the script]\n"
         "       pytest-elastic chaos [options] -m MODULE [arguments]\n"

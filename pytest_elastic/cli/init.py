@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
+from pytest_elastic.cli.program_parser import ProgramParser
 from pytest_elastic.errors import UsageError
 
 __all__ = ["build_parser", "main"]
@@ -80,9 +81,9 @@ jobs:
 _STEP = 5
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> ProgramParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = ProgramParser(
         prog="pytest-elastic init",
         description="Write a first test, a first scenario and a CI workflow for a training script. "
         "Nothing that is there is replaced.",
@@ -94,7 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Write the files, and say what to do with them; nothing that is there is replaced."""
-    given = build_parser().parse_args(argv)
+    given = build_parser().read(argv, rest="arguments")
     if not os.path.isfile(given.script):
         raise UsageError(f"there is no script {given.script!r}")
     script = os.path.relpath(given.script)

@@ -25,6 +25,7 @@ from pytest_elastic.cli.meeting_point import (
     node_rank,
 )
 from pytest_elastic.cli.option_table import OPTIONS
+from pytest_elastic.cli.program_parser import ProgramParser
 from pytest_elastic.cli.script import check_script, local_rank_option
 from pytest_elastic.cli.values import Values, merge
 from pytest_elastic.config import (
@@ -56,7 +57,7 @@ _MAX_WORKERS = 10_000
 _MAX_MESSAGE = 600
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(ProgramParser):
     """Raises UsageError instead of printing a page of usage."""
 
     def error(self, message: str) -> NoReturn:
@@ -78,7 +79,7 @@ class _QuietParser(_Parser):
         """Print nothing."""
 
 
-def build_parser(kind: type[_Parser] = _Parser) -> argparse.ArgumentParser:
+def build_parser(kind: type[_Parser] = _Parser) -> ProgramParser:
     """Return the parser of `pytest-elastic run`; values that were not given are None."""
     parser = kind(
         prog="pytest-elastic run",
@@ -136,7 +137,7 @@ def _read_options(argv: Sequence[str]) -> Reading:
     found = Reading()
     try:
         # Not by turning sys.stdout away, which is that of all threads.
-        arguments = vars(build_parser(_QuietParser).parse_args(argv))
+        arguments = vars(build_parser(_QuietParser).read(argv, rest="training_script_args"))
         is_given = [name for name, value in arguments.items() if value is not None]
         given = frozenset(f"--{name.replace('_', '-')}" for name in is_given)
         found = Reading(given, arguments["training_script"])
@@ -160,7 +161,7 @@ def _in_one_line(message: str) -> str:
 def _parse(
     argv: Sequence[str], environ: Mapping[str, str], count_devices: Callable[[str], int]
 ) -> LaunchConfig:
-    arguments, warnings = build_parser().parse_args(argv), list[str]()
+    arguments, warnings = build_parser().read(argv, rest="training_script_args"), list[str]()
     _check_what_has_no_effect(values := merge(arguments, environ))
     with values.blamed("nnodes"):
         min_nodes, max_nodes = parse_nnodes(values.text("nnodes"))
