@@ -71,12 +71,14 @@ class ThreadedStore(EndpointStore):
             work = _CALLS[call]
             self._start(lambda: work(**arguments, timeout_s=timeout_s), on_done)
 
-    def _host(self, *, host: str, port: int, is_forced: bool) -> int | str:
+    def _host(self, *, host: str, port: int, is_forced: bool) -> object:
         try:
             bound = torch_store.where_to_bind(host, is_forced=is_forced)
+            store, bound_port = torch_store.host_store(bound, port)
         except torch_store.NameUnknown as error:
             return str(error)
-        store, bound_port = torch_store.host_store(bound, port)
+        except torch_store.PortInUse as error:
+            return {"in_use": str(error)}
         self._hosted.append(store)
         return bound_port
 

@@ -228,14 +228,17 @@ class EndpointStore(Protocol):
     ) -> None:
         """Host the store if the endpoint is an address of this machine and its port is free.
 
-        Calls back with why it is not hosted here, and why that cannot be told yet: its host is a
-        name that is not known. Both are empty where it is hosted. `is_forced`: whatever its host
-        resolves to.
+        Calls back with why it is not hosted here, and why that may change: its host is a name that
+        is not known (then the first is empty), or its port is in use (then both are the same). Both
+        are empty where it is hosted. `is_forced`: whatever its host resolves to.
         """
         arguments = {"host": endpoint.host, "port": endpoint.port, "is_forced": is_forced}
 
         def take(port_or_why: object, error: str) -> None:
-            on_done(error, port_or_why if isinstance(port_or_why, str) else "")
+            if isinstance(port_or_why, Mapping):
+                on_done(port_or_why["in_use"], port_or_why["in_use"])
+            else:
+                on_done(error, port_or_why if isinstance(port_or_why, str) else "")
 
         self._call("host_endpoint", arguments, take)
 

@@ -82,7 +82,8 @@ class CallStore(Message):
     """Ask the node's store service for something; answered by `StoreAnswered` with the same id.
 
     `call` is one of: "wake" {} (be ready to answer at once), "host_endpoint" {host, port,
-    is_forced} (the endpoint store; the value is its port, or why nothing is known of the name yet),
+    is_forced} (the endpoint store; the value is its port, or why nothing is known of the name yet,
+    or {in_use}: why its port is not free),
     "own_address" {endpoints} (pairs of host and port; the value is an `OwnAddress`), "open" {host,
     ports, after} (a worker store on a free port, which is the value; see
     `channel.listen_on_free_port`), "close" {port}, "publish" {host, port, key, value}, "fetch"

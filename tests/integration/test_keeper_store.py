@@ -126,7 +126,7 @@ def test_the_endpoint_is_hosted_where_its_address_is_ours(agent: AgentProcess) -
     assert answer.error == ""
     again = ask(agent, "host_endpoint", host="127.0.0.1", port=answer.value, is_forced=False)
     taken = f"cannot listen on 127.0.0.1:{answer.value}: Address already in use"
-    assert again.error == f"{taken}: another process listens there"
+    assert (again.error, again.value) == ("", {"in_use": f"{taken}: another process listens there"})
 
 
 def test_a_name_that_is_not_known_may_be_hosted_later(agent: AgentProcess) -> None:

@@ -65,6 +65,22 @@ def job(folder: Path) -> Iterator[Job]:
             node.end()
 
 
+def test_a_host_whose_port_is_in_use_hosts_once_it_is_free(folder: Path) -> None:
+    """The job before has not ended there yet; it is told whose store is in the way."""
+    words = ("--nnodes=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
+    with contextlib.ExitStack() as stack:
+        before = Running(*words, "--rdzv-id=before", "stays.py", cwd=folder)
+        stack.callback(before.end)
+        before.wait_for("world of 1 in round 1;")
+        after = Running(*words, "--rdzv-id=after", "stays.py", cwd=folder)
+        stack.callback(after.end)
+        after.wait_for("is that of run 'before'")
+        (folder / "stop").touch()
+        assert before.wait() == 0
+        assert after.wait() == 0
+    assert "world of 1 in round 1;" in after.printed
+
+
 def test_survivors_do_not_call_a_coordinator_lost_that_has_left(job: Job) -> None:
     """The one that follows it has heard why nobody decides any more."""
     nodes = [job.start(number) for number in (1, 2, 3)]

@@ -192,14 +192,14 @@ class EndpointRegistry:
         number, *others = numbers
         endpoint = self._endpoints[number]
 
-        def on_done(why_not: str, why_unknown: str) -> None:
-            if why_unknown:
+        def on_done(why_not: str, may_change: str) -> None:
+            if may_change:
                 self._unknown.append(number)
             if why_not and self._is_forced:
                 reason = f"cannot host the rendezvous at {endpoint}: {why_not}"
                 self._side.notify(ports.JobOver(result="refused", reason=reason))
-            elif why_not or why_unknown:
-                self._host_first_of(others, why_unknown, go_on)
+            elif why_not or may_change:
+                self._host_first_of(others, "" if why_not else may_change, go_on)
             else:
                 self._unknown.clear()
                 self._hosted = number
@@ -261,8 +261,8 @@ class EndpointRegistry:
         number = self._hosted
         assert number is not None, "an endpoint was hosted here"
 
-        def on_done(why_not: str, why_unknown: str) -> None:
-            if why_not or why_unknown:
+        def on_done(why_not: str, may_change: str) -> None:
+            if why_not or may_change:
                 self._host_again_at(self._next_host_at)
                 return
             self._name_run()

@@ -117,14 +117,16 @@ class StoreServiceRole:
             self._channel.send(messages.encode(answer))
 
 
-def _host_endpoint(stores: dict[int, Any], arguments: Mapping[str, Any]) -> int | str:
+def _host_endpoint(stores: dict[int, Any], arguments: Mapping[str, Any]) -> object:
     try:
         host = torch_store.where_to_bind(
             arguments["host"], is_forced=bool(arguments.get("is_forced", False))
         )
+        store, port = torch_store.host_store(host, int(arguments["port"]))
     except torch_store.NameUnknown as error:
         return str(error)
-    store, port = torch_store.host_store(host, int(arguments["port"]))
+    except torch_store.PortInUse as error:
+        return {"in_use": str(error)}
     stores[port] = store
     return port
 

@@ -24,7 +24,7 @@ from pytest_elastic.workers.store.own_address import tentative_addresses
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not list it
 
-__all__ = ["NameUnknown", "host_store", "open_store", "prepare", "where_to_bind"]
+__all__ = ["NameUnknown", "PortInUse", "host_store", "open_store", "prepare", "where_to_bind"]
 
 # A name that is looked up for longer is one that is not known yet; nodes ask for it again.
 _LOOK_UP_S = 4.0
@@ -32,6 +32,10 @@ _LOOK_UP_S = 4.0
 
 class NameUnknown(StoreUnreachable):
     """A name has no address yet, as far as this machine can tell."""
+
+
+class PortInUse(StoreUnreachable):
+    """Another process listens there: perhaps that of a job which is about to end."""
 
 
 def where_to_bind(host: str, *, is_forced: bool) -> str:
@@ -72,8 +76,10 @@ def host_store(host: str, port: int) -> tuple[TCPStore, int]:
         listener = _listen_dual(port) if host == "::" else listen(host, port)
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
-        whose = ": another process listens there" if error.errno == errno.EADDRINUSE else ""
-        raise StoreUnreachable(f"cannot listen on {host}:{port}: {why}{whose}") from error
+        said = f"cannot listen on {host}:{port}: {why}"
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(f"{said}: another process listens there") from error
+        raise StoreUnreachable(said) from error
     return _serve(listener, host)
 
 
