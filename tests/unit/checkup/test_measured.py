@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from elastic_harness.checkup.measured import (
     NO_STEPS,
+    Checkpoints,
     Measured,
     measure,
     why_not_comparable,
@@ -89,3 +90,32 @@ def test_a_third_run_is_not_compared_with_what_two_did_not_show_alike() -> None:
     assert (kept.began_with, kept.is_global, kept.unseen["steps"]) == (frozenset(), False, NO_STEPS)
     more = measured(undisturbed(leaves=str, began_with="a", steps=11))
     assert without_what_differs(one, more).is_global
+
+
+@pytest.mark.parametrize(
+    ("saved", "number", "step", "lost"),
+    [
+        ((10, 20, 30, 40), 1, 25, 10),
+        ((10, 20, 30, 40), 2, 25, 20),
+        ((11, 20, 32, 40), 1, 25, 11),  # seen a step or two late
+        ((5, 10, 20, 40, 80), 1, 25, 20),
+        ((5, 10, 20, 40, 80), 1, 20, 20),
+        ((5, 10, 20, 40, 80), 2, 25, 30),
+        ((5, 10, 20, 40, 80), 1, 45, 40),
+        ((5, 10, 20, 40, 80), 2, 3, 20),
+        ((10, 20, 30, 70), 1, 45, 40),
+        ((10, 20, 30, 70), 1, 25, 10),
+        ((10, 20, 30, 70), 1, 75, 10),  # nothing is saved after it
+        ((10, 20, 30, 70), 2, 75, 45),
+        ((10, 20, 30, 44), 1, 35, 10),
+        ((10, 20, 30, 45), 1, 35, 15),
+        ((10, 20, 30, 45), 1, 45, 10),
+        ((30, 40, 50, 60), 1, 3, 30),
+    ],
+)
+def test_checkpoints_may_be_unequally_far_apart(
+    saved: tuple[int, ...], number: int, step: int, lost: int
+) -> None:
+    """Those around the fault count, and what is usual where they differ by little."""
+    found = Checkpoints(written="ck", named="ck", steps=saved, beside=0)
+    assert found.most_lost(step, number) == lost

@@ -175,6 +175,17 @@ def test_files_are_missed_only_where_some_may_be_unseen() -> None:
     assert why.endswith("files may have been written unseen: no more watches")
 
 
+@pytest.mark.parametrize(("later_s", "is_met"), [(-0.1, True), (0.0, True), (0.1, False)])
+def test_a_round_may_have_to_form_after_a_moment(later_s: float, *, is_met: bool) -> None:
+    """From that very moment on; what had formed before is told."""
+    story = Story().round(1, TWO)
+    formed_at = max(record.at for record in story.records)
+    asked = read_clause({"round": 1, "within": "10s"}).condition
+    found, last = follow(watch(asked, 0.0, rounds_since=formed_at + later_s), story)
+    assert bool(found) is is_met
+    assert last.endswith(", and round 1 had formed before that") is not is_met
+
+
 def test_a_list_stands_for_a_tuple_and_for_nothing_else() -> None:
     """A scenario knows lists only."""
     story = drawn((1, 2), loader="ab")
