@@ -44,9 +44,9 @@ VALID, INVALID, UNKNOWN = Outcome.VALID, Outcome.INVALID, Outcome.UNKNOWN
 TWO = ("n1", "n2")
 
 
-def crashed() -> Story:
+def crashed(name: str = "crash") -> Story:
     """Two nodes, a crash at step 6, a resume at step 5, a good end."""
-    story = Story().round(1, TWO).steps(1, 1, 6).fault("crash").gone(1)
+    story = Story().round(1, TWO).steps(1, 1, 6).fault(name).gone(1)
     return story.wait(0.5).round(2, TWO).steps(2, 6, 9).finish(2).end()
 
 
@@ -729,6 +729,12 @@ ROWS: tuple[Row, ...] = (
     ("recovery_time", 2, crashed, VALID, "recovered in 0.59 s"),
     ("recovery_time", {"at_most": "2s", "after": "crash.fired"}, crashed, VALID,
      "recovered in 0.59 s"),
+    ("recovery_time", {"at_most": "2s", "after": "crash"}, lambda: crashed("crash#2"), VALID,
+     "recovered in 0.59 s"),
+    ("recovery_time", {"at_most": "2s", "after": "crash#2"}, lambda: crashed("crash#2"), VALID,
+     "recovered in 0.59 s"),
+    ("recovery_time", {"at_most": "2s", "after": "crash#1"}, lambda: crashed("crash#2"), UNKNOWN,
+     "nothing called 'crash#1' happened"),
     ("recovery_time", {"at_most": "2s", "after": "crash.gone"}, crashed, UNKNOWN,
      "nothing called 'crash.gone' happened"),
     ("recovery_time", {"at_most": "2s", "after": "crash.healed"}, crashed, UNKNOWN,

@@ -299,7 +299,61 @@ def test_a_fault_fires_at_a_log_line_and_the_runner_is_told_to_watch_for_it() ->
     assert bench.fired == ["x"]
 
 
-def test_a_repeated_fault_fires_at_its_draws_and_only_the_first_must_happen() -> None:
+CHAOS = {"every": {"mtbf": "5s", "max": 3}, "id": "chaos", "kill": "random"}
+
+
+@pytest.mark.parametrize("is_optional", [False, True])
+def test_of_a_repeated_fault_any_one_must_take_effect(*, is_optional: bool) -> None:
+    """The first may come before the first worker, where there is nothing to kill."""
+    failed = []
+    for is_effective in (True, False):
+        bench = Bench(scenario({**CHAOS, "optional": is_optional}))
+        bench.start_nodes("n1")
+        early, later = bench.engine._plan.entries[0].delays_s[:2]
+        bench.pass_time(early + 0.001)
+        assert bench.fired == []
+        bench.form("n1")
+        bench.pass_time(later)
+        assert bench.fired == ["chaos#2"]
+        if is_effective:
+            bench.prove("chaos#2")
+        bench.end_job()
+        failed.append([each.id for each in bench.facts(FaultIneffective) if not each.is_optional])
+    assert failed == [[], [] if is_optional else ["chaos"]]
+
+
+def test_what_waits_for_a_repeated_fault_waits_for_the_first_that_acts() -> None:
+    """Entries and clauses alike."""
+    bench = Bench(
+        scenario(
+            CHAOS,
+            {"after": "chaos + 1s", "id": "next", "pause": "rank 0"},
+            expect={"eventually": [{"world_size": 1, "within": "5s", "after": "chaos"}]},
+        )
+    )
+    bench.start_nodes("n1")
+    early, later = bench.engine._plan.entries[0].delays_s[:2]
+    bench.pass_time(early + 0.001)
+    bench.form("n1")
+    assert bench.verdict("eventually[0]") == "open"
+    bench.pass_time(later)
+    bench.prove("chaos#2")
+    bench.form("n1")
+    assert bench.verdict("eventually[0]") == "valid"
+    bench.pass_time(1.001)
+    assert bench.fired == ["chaos#2", "next"]
+
+
+def test_a_repeated_check_needs_no_proof() -> None:
+    """That it was made is enough."""
+    bench = running({"every": CHAOS["every"], "id": "chaos", "check": ["agreement"]})
+    bench.pass_time(bench.engine._plan.entries[0].delays_s[0] + 0.001)
+    bench.give_verdicts("chaos#1", valid=True)
+    bench.end_job()
+    assert bench.facts(FaultIneffective) == []
+
+
+def test_a_repeated_fault_fires_at_its_draws() -> None:
     """`every` fires as chaos#1, chaos#2 …; the job may end in between."""
     bench = running({"every": {"mtbf": "5s", "max": 3}, "id": "chaos", "kill": "random"})
     delays = bench.engine._plan.entries[0].delays_s

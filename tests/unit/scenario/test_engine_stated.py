@@ -54,7 +54,7 @@ def test_what_is_planned_is_stated_before_anything_happens() -> None:
     many = {"id": "many", "every": {"mtbf": "5s", "max": 2}, "kill": "random"}
     for is_optional in (False, True):
         planned_too = Bench(scenario({**many, "optional": is_optional})).facts(FaultPlanned)
-        assert [each.is_optional for each in planned_too] == [is_optional, True]
+        assert [each.is_optional for each in planned_too] == [True, True]
 
 
 def test_a_clause_is_stated_once_when_it_is_decided_and_an_open_one_at_the_end() -> None:

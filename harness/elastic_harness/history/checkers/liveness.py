@@ -39,13 +39,16 @@ def formed_worlds(history: History) -> list[World]:
 
 
 def moment(history: History, name: str) -> Entry[Any] | None:
-    """Return when a fault fired (`crash`) or was healed (`crash.healed`), if it was."""
+    """Return when a fault fired (`crash`) or was healed (`crash.healed`), if it was.
+
+    Of an entry with `every`, the first of its firings (`chaos#2`, where `chaos#1` hit nothing).
+    """
     fault, dot, what = name.partition(".")
     kind: type[FaultFired | FaultHealed] = FaultHealed if what == "healed" else FaultFired
     if dot and what not in ("fired", "healed"):
         return None
     for entry in history.of_kind(kind):
-        if entry.event.id == fault:
+        if fault in (entry.event.id, entry.event.id.partition("#")[0]):
             return entry
     return None
 

@@ -12,7 +12,7 @@ from elastic_harness.history.events import LogMatched
 from elastic_harness.history.verdict import Outcome, Verdict, invalid, unknown, valid
 from elastic_harness.scenario.engine.conditions import Watcher, watch, why_missed
 from elastic_harness.scenario.engine.observed import ObservedRun
-from elastic_harness.scenario.engine.timeline import EntryPhase, EntryState
+from elastic_harness.scenario.engine.timeline import EntryPhase, EntryState, first_that_acts
 from elastic_harness.scenario.model import Clause, Eventually, Expect
 from elastic_harness.scenario.triggers import AfterEntry, Condition, EventCondition, LogCondition
 from pytest_elastic.events.model import Record
@@ -91,7 +91,7 @@ class ClauseState:
         """Open, or let its time run, according to the entry it waits for."""
         if self.after is None or self.base is not None or not entries:
             return
-        entry = entries[0]
+        entry = first_that_acts(entries)
         counts_the_fault = not self.after.healed and not self.after.delay_s
         if counts_the_fault and entry.fired_at is not None and self.watcher is None:
             self.open(entry.fired_at)

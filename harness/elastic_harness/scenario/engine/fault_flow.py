@@ -32,7 +32,9 @@ from elastic_harness.scenario.engine.timeline import (
     EntryPhase,
     EntryState,
     expand,
+    first_that_acts,
 )
+from elastic_harness.scenario.model import STORM_ID
 from elastic_harness.scenario.planning.planner import (
     PinnedTargets,
     Plan,
@@ -217,10 +219,11 @@ class FaultFlow:
         """Find out when an entry that waits for another is due, or that it never will be."""
         after = entry.entry.after
         assert after is not None, "only entries with `after` follow another"
-        leader = next(iter(self.named(after.id)), None)
+        several = self.named(after.id)
+        leader = first_that_acts(several) if several else None
         if (
             leader is None
-            or leader.phase in {EntryPhase.FAILED, EntryPhase.SKIPPED}
+            or leader.never_acts
             or (leader.action.starts_nodes and leader.proved is False)
         ):
             self.skip(entry, f"it waits for {after.id}, which never took effect")
@@ -370,10 +373,16 @@ class FaultFlow:
                 entry.proved = False
                 why = "the run ended before it was seen to act"
                 self._say_ineffective(entry, why, is_optional=entry.is_optional)
-        drawn = [entry for entry in self.entries if is_of_storm(entry.name)]
-        if drawn and not any(entry.proved for entry in drawn):
-            reason = f"none of its {len(drawn)} faults took effect before the job ended"
-            self._put_fact(FaultIneffective(id="storm", reason=reason))
+        several: dict[str, list[EntryState]] = {}
+        for entry in self.entries:
+            if is_of_storm(entry.name):
+                several.setdefault(STORM_ID, []).append(entry)
+            elif entry.entry.every is not None and not entry.entry.optional:
+                several.setdefault(entry.name, []).append(entry)
+        for name, entries in several.items():
+            if not any(entry.proved or entry.is_done for entry in entries):
+                reason = f"none of its {len(entries)} faults took effect before the job ended"
+                self._put_fact(FaultIneffective(id=name, reason=reason))
 
     def _why_never(self, entry: EntryState) -> str:
         if entry.watcher is not None:

@@ -13,7 +13,7 @@ SKIPPED: its trigger cannot come any more.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +30,7 @@ __all__ = [
     "EntryPhase",
     "EntryState",
     "expand",
+    "first_that_acts",
 ]
 
 
@@ -119,7 +120,17 @@ class EntryState:
     @property
     def is_over(self) -> bool:
         """Tell whether it will never act (again)."""
-        return self.phase in {EntryPhase.HEALED, EntryPhase.FAILED, EntryPhase.SKIPPED}
+        return self.phase is EntryPhase.HEALED or self.never_acts
+
+    @property
+    def never_acts(self) -> bool:
+        """Tell whether it was given up before it took effect."""
+        return self.phase in {EntryPhase.FAILED, EntryPhase.SKIPPED}
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether a check was made, or others were healed: nothing proves that but itself."""
+        return self.action.is_own and self.in_force_at is not None
 
     @property
     def effective_at(self) -> float | None:
@@ -165,10 +176,16 @@ class EntryState:
         self.phase = phase
 
 
+def first_that_acts(entries: Sequence[EntryState]) -> EntryState:
+    """Return the first firing of an entry that acts, or may yet; the first one, if none does."""
+    return next((entry for entry in entries if not entry.never_acts), entries[0])
+
+
 def expand(planned: PlannedEntry, action: PlannedAction, started_at: float) -> list[EntryState]:
     """Return the firings of an entry: one, or one for each draw of `every`.
 
-    Of a repeated entry only the first must happen: the job may be over before the others.
+    Each of a repeated entry is optional, as the job may be over before it, or not have begun; at
+    least one must take effect.
     """
     entry = planned.entry
     if entry.every is None:
@@ -188,7 +205,7 @@ def expand(planned: PlannedEntry, action: PlannedAction, started_at: float) -> l
                 name=planned.id,
                 entry=entry,
                 action=action,
-                is_optional=entry.optional or number > 1,
+                is_optional=True,
                 due_at=due,
             )
         )
