@@ -113,7 +113,7 @@ class Checkpoints:
         """
         before = [0, *(each for each in self.steps if each <= step)]
         after = self.steps[len(before) - 1 :]
-        around = (after[0] if after else step) - before[max(0, len(before) - number)]
+        around = (after[0] if after else step) - before[-number:][0]
         usual = number * self.interval
         # A smaller difference is one of when they were seen.
         return around if around > usual + 2 * UNDER_WAY else usual
