@@ -88,7 +88,7 @@ class Group:
         if command and (catches or exit_code in (-signal.SIGTERM, -signal.SIGKILL)):
             self.strays.append(command)
 
-    def note_leftovers(self, *, spare: Collection[int]) -> None:
+    def note_leftovers(self, *, spare: process_tree.Spare) -> None:
         """Remember what is still there although every worker has ended well: it is ended now.
 
         What workers leave that have failed, or were told to end, is not their programs' doing.
@@ -99,7 +99,7 @@ class Group:
                     catches = process_tree.is_caught(pid, signal.SIGTERM)
                     self._left[pid] = (process_tree.command_of(pid), catches)
 
-    def send(self, number: int, to: str, *, spare: Collection[int]) -> None:
+    def send(self, number: int, to: str, *, spare: process_tree.Spare) -> None:
         """Signal the leaders, their process groups, or all processes below the keeper."""
         self.note_leftovers(spare=spare)
         if to == "leaders":

@@ -51,7 +51,7 @@ from pytest_elastic.workers.messages import (
     StartGroup,
     VariableChanged,
 )
-from pytest_elastic.workers.shared_memory import SharedMemoryHelpers
+from pytest_elastic.workers.shared_memory import SharedMemoryHelpers, is_helper
 from pytest_elastic.workers.spec import WorkerSpec
 from pytest_elastic.workers.start import fork_worker
 from pytest_elastic.workers.store.link import StoreLink
@@ -221,7 +221,7 @@ class KeeperRole:
                 return self._store.call(order, is_warm=_can_fork_programs(self._host)[0])
             case SignalGroup():
                 if self._group is not None and self._group.round == order.round:
-                    self._group.send(order.signal, order.to, spare=self._spared())
+                    self._group.send(order.signal, order.to, spare=self._spared)
             case KillGroup():
                 if self._group is not None and self._group.round == order.round:
                     self._kill_group(self._group)
@@ -319,7 +319,7 @@ class KeeperRole:
     # --- ends ---
 
     def _kill_group(self, group: Group) -> None:
-        group.note_leftovers(spare=self._spared())
+        group.note_leftovers(spare=self._spared)
         self._sweeper.sweep()
 
     def _reap(self) -> None:
@@ -391,9 +391,8 @@ class KeeperRole:
         # A sweep that is under way spared the store service: it goes on without sparing it.
         self._sweeper.sweep()
 
-    def _spared(self) -> Collection[int]:
-        store = () if self._is_ending else self._store.pids
-        return [*store, *self._helpers.pids]
+    def _spared(self, pid: int) -> bool:
+        return is_helper(pid) or (not self._is_ending and pid in self._store.pids)
 
     def _report(self, report: messages.Report) -> None:
         self._channel.send(messages.encode(report))

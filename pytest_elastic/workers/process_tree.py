@@ -11,17 +11,19 @@ import ctypes
 import functools
 import os
 import signal
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from pytest_elastic.loop import Loop, Timer
 
 __all__ = [
+    "Spare",
     "Sweeper",
     "become_subreaper",
     "children_of",
     "command_of",
     "descendants",
     "describe_process",
+    "is_being_executed",
     "is_caught",
     "is_zombie",
     "process_group",
@@ -31,6 +33,9 @@ __all__ = [
     "signal_all",
     "start_time",
 ]
+
+# Tells of a process whether it is to be left alone, with all that is below it.
+Spare = Callable[[int], bool]
 
 _PR_SET_CHILD_SUBREAPER = 36
 # Against a process that forks as fast as it can, each pass stops all it sees: three or four do.
@@ -75,14 +80,14 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def descendants(pid: int, *, spare: Collection[int] = ()) -> list[int]:
-    """Return all processes below `pid`, parents before children; `spare` and what is below, not."""
+def descendants(pid: int, *, spare: Spare = lambda _: False) -> list[int]:
+    """Return all processes below `pid`, parents before children; spared and what is below, not."""
     found: list[int] = []
     waiting = [pid]
-    seen = {pid, *spare}
+    seen = {pid}
     while waiting:
         for child in children_of(waiting.pop()):
-            if child not in seen:
+            if child not in seen and not spare(child):
                 seen.add(child)
                 found.append(child)
                 waiting.append(child)
@@ -114,6 +119,15 @@ def is_zombie(pid: int) -> bool:
     """Tell whether the process has ended and only waits to be reaped."""
     fields = _stat(pid)
     return fields is not None and fields[0] in {b"Z", b"X"}
+
+
+def is_being_executed(pid: int) -> bool:
+    """Tell whether a program begins in the process, whose arguments cannot be read yet.
+
+    A `vfork` returns to the parent that early. A process that has ended has no arguments, either.
+    """
+    fields = _stat(pid)
+    return fields is not None and fields[46] == b"0" and not is_zombie(pid)  # arg_end of proc(5)
 
 
 def is_caught(pid: int, number: int) -> bool:
@@ -154,7 +168,7 @@ def send_signal(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def signal_all(number: int, *, spare: Collection[int] = ()) -> list[int]:
+def signal_all(number: int, *, spare: Spare = lambda _: False) -> list[int]:
     """Signal every descendant of this process once, also those that appear meanwhile."""
     signalled: list[int] = []
     for _ in range(_MAX_PASSES):
@@ -179,7 +193,7 @@ class Sweeper:
         *,
         reap: Callable[[], None],
         on_swept: Callable[[], None],
-        spare: Callable[[], Collection[int]] = tuple,
+        spare: Spare = lambda _: False,
     ) -> None:
         self._loop = loop
         self._reap = reap
@@ -215,13 +229,15 @@ class Sweeper:
 
     def are_any_left(self) -> bool:
         """Tell whether this process has children (or zombies to reap) beside the spared ones."""
-        spare = self._spare()
         # The kernel may skip an entry while another one leaves: an empty list is read twice.
-        return any(child not in spare for _ in range(2) for child in children_of(os.getpid()))
+        return any(not self._spare(child) for _ in range(2) for child in children_of(os.getpid()))
 
     def _kill(self) -> None:
-        # Stopped first, so that none of them forks away between being seen and being killed.
-        found = signal_all(signal.SIGSTOP, spare=self._spare())
+        # Stopped first, so that none of them forks away between being seen and being killed. Which
+        # programs are to be spared is told by their arguments: who has none yet is looked at later.
+        found = signal_all(
+            signal.SIGSTOP, spare=lambda pid: self._spare(pid) or is_being_executed(pid)
+        )
         self.killed.extend(p for p in found if p not in self.killed and not is_zombie(p))
         send_signal(found, signal.SIGKILL)
 

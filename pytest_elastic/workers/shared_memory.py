@@ -11,12 +11,12 @@ import functools
 import os
 import re
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.workers import process_tree
 
-__all__ = ["SharedMemoryHelpers"]
+__all__ = ["SharedMemoryHelpers", "is_helper"]
 
 # torch's manager waits two seconds for another program before it tidies up.
 _TIDY_S = 3.0
@@ -26,7 +26,7 @@ _TRACKER = re.compile(r" -c from [\w.]+\.resource_tracker import main;")
 
 
 class SharedMemoryHelpers:
-    """Those below this process; `on_gone` is called when the last that had a limit has ended."""
+    """Those below this process whose programs have ended; `on_gone`: the last of them has, too."""
 
     def __init__(self, loop: Loop, *, on_gone: Callable[[], None]) -> None:
         self._loop = loop
@@ -34,22 +34,17 @@ class SharedMemoryHelpers:
         self._limits: dict[int, Timer] = {}
 
     @property
-    def pids(self) -> Collection[int]:
-        """Those that run now: to be spared, since they end with the programs that they serve."""
-        below = process_tree.descendants(os.getpid())
-        return [pid for pid in below if _is_helper(process_tree.command_of(pid))]
-
-    @property
     def are_tidying(self) -> bool:
-        """Whether some are still there of programs that have ended."""
+        """Whether some are still there."""
         return bool(self._limits)
 
     def limit(self) -> None:
         """Note that the programs of all that run now have ended: kill who takes too long."""
-        for pid in self.pids:
-            if pid not in self._limits:
-                at = self._loop.now() + _TIDY_S
-                self._limits[pid] = self._loop.call_at(at, functools.partial(self._kill, pid))
+        # The kernel may skip an entry while another one leaves: it is read twice.
+        below = {pid for _ in range(2) for pid in process_tree.descendants(os.getpid())}
+        for pid in filter(is_helper, below - self._limits.keys()):
+            at = self._loop.now() + _TIDY_S
+            self._limits[pid] = self._loop.call_at(at, functools.partial(self._kill, pid))
 
     def ended(self, pid: int) -> None:
         """Note that a child was reaped; other processes than helpers are ignored."""
@@ -64,6 +59,8 @@ class SharedMemoryHelpers:
         self.ended(pid)
 
 
-def _is_helper(command: str) -> bool:
+def is_helper(pid: int) -> bool:
+    """Tell whether a process is one that removes shared memory; False if it has ended."""
+    command = process_tree.command_of(pid)
     program = os.path.basename(command.partition(" ")[0])
     return program == _TORCH_MANAGER or _TRACKER.search(command) is not None

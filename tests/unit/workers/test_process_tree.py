@@ -30,12 +30,40 @@ def reap():
         except ChildProcessError:
             return
 loop = Loop()
-sweeper = process_tree.Sweeper(loop, reap=reap, on_swept=loop.stop, spare=lambda: spared)
+sweeper = process_tree.Sweeper(loop, reap=reap, on_swept=loop.stop, spare=lambda pid: pid in spared)
 began = loop.now()
 sweeper.sweep()
 loop.run()
 left = [pid for pid in process_tree.descendants(os.getpid()) if pid not in spared]
 print(len(sweeper.killed), left, loop.now() - began)
+for pid in spared:
+    os.kill(pid, signal.SIGKILL)
+"""
+
+# Sweeps a program that is told from others by its arguments, as early as its parent knows of it.
+EARLY = """\
+import os, signal, sys
+from multiprocessing import util
+from pytest_elastic.loop import Loop
+from pytest_elastic.workers import process_tree
+process_tree.become_subreaper()
+early, spared = 0, set()
+for _ in range(50):
+    words = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    spared.add(util.spawnv_passfds(os.fsencode(sys.executable), words, []))
+    loop = Loop()
+    sweeper = process_tree.Sweeper(
+        loop,
+        reap=lambda: None,
+        on_swept=loop.stop,
+        spare=lambda pid: "sleep(1000)" in process_tree.command_of(pid),
+    )
+    early += any(map(process_tree.is_being_executed, spared))
+    sweeper.sweep()
+    loop.run()
+    assert not sweeper.killed, sweeper.killed
+    assert not any(map(process_tree.is_being_executed, spared))
+print(early, [pid for pid in spared if process_tree.is_zombie(pid)])
 for pid in spared:
     os.kill(pid, signal.SIGKILL)
 """
@@ -112,6 +140,15 @@ def test_a_process_that_forks_without_end_is_swept() -> None:
 def test_spared_processes_live() -> None:
     """What is spared is neither killed nor waited for."""
     assert sweep(SPARED)[:2] == (1, "[]")
+
+
+def test_a_program_is_spared_also_before_its_arguments_can_be_read() -> None:
+    """With vfork a parent goes on that early: what the child is to be is seen a moment later."""
+    command = [sys.executable, "-c", EARLY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    early, ended = done.stdout.split(maxsplit=1)
+    assert int(early) > 0
+    assert ended.strip() == "[]"
 
 
 def test_the_children_of_every_thread_are_found() -> None:
