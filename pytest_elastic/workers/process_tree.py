@@ -38,7 +38,8 @@ __all__ = [
 Spare = Callable[[int], bool]
 
 _PR_SET_CHILD_SUBREAPER = 36
-# Against a process that forks as fast as it can, each pass stops all it sees: three or four do.
+# Against a process that forks as fast as it can, each pass stops all it sees: three or four do. For
+# so many looks a program is waited for whose arguments cannot be read yet: some never show any.
 _MAX_PASSES = 20
 # How soon to look again for what a kill has not finished yet; its SIGCHLD usually comes first. What
 # cannot die now (it hangs in a disk or a driver) is looked at less and less often.
@@ -126,6 +127,8 @@ def is_being_executed(pid: int) -> bool:
 
     A `vfork` returns to the parent that early. A process that has ended has no arguments, either.
     """
+    if command_of(pid):
+        return False
     fields = _stat(pid)
     return fields is not None and fields[46] == b"0" and not is_zombie(pid)  # arg_end of proc(5)
 
@@ -201,6 +204,7 @@ class Sweeper:
         self._on_swept = on_swept
         self._timer: Timer | None = None
         self._rescan_s = _RESCAN_S
+        self._looks = 0
         self.is_sweeping = False
         self.killed: list[int] = []
 
@@ -210,6 +214,7 @@ class Sweeper:
             self.is_sweeping = True
             self.killed = []
             self._rescan_s = _RESCAN_S
+            self._looks = 0
             self._kill()
             self._look_again(0.0)
 
@@ -235,8 +240,11 @@ class Sweeper:
     def _kill(self) -> None:
         # Stopped first, so that none of them forks away between being seen and being killed. Which
         # programs are to be spared is told by their arguments: who has none yet is looked at later.
+        waits = self._looks < _MAX_PASSES
+        self._looks += 1
         found = signal_all(
-            signal.SIGSTOP, spare=lambda pid: self._spare(pid) or is_being_executed(pid)
+            signal.SIGSTOP,
+            spare=lambda pid: self._spare(pid) or (waits and is_being_executed(pid)),
         )
         self.killed.extend(p for p in found if p not in self.killed and not is_zombie(p))
         send_signal(found, signal.SIGKILL)

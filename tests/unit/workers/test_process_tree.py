@@ -151,6 +151,22 @@ def test_a_program_is_spared_also_before_its_arguments_can_be_read() -> None:
     assert ended.strip() == "[]"
 
 
+def test_a_program_that_never_shows_arguments_is_swept_all_the_same() -> None:
+    """As where a kernel does not tell where they are, and the program hides its own."""
+    blind = (
+        "process_tree.command_of = lambda pid: ''\nprocess_tree._stat = BLIND(process_tree._stat)"
+    )
+    wrap = """\
+def BLIND(stat):
+    def blind(pid):
+        fields = stat(pid)
+        return None if fields is None else [*fields[:46], b"0", *fields[47:]]
+    return blind
+"""
+    killed, left, _ = sweep(f"{MANY}{wrap}{blind}")
+    assert (killed, left) == (60, "[]")
+
+
 def test_the_children_of_every_thread_are_found() -> None:
     """A child belongs to the thread that forked it, and is found all the same."""
     script = (
