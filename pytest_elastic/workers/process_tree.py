@@ -173,14 +173,15 @@ def send_signal(pids: Iterable[int], number: int) -> None:
 
 def signal_all(number: int, *, spare: Spare = lambda _: False) -> list[int]:
     """Signal every descendant of this process once, also those that appear meanwhile."""
-    signalled: list[int] = []
+    signalled: dict[int, None] = {}
     for _ in range(_MAX_PASSES):
-        new = [p for p in descendants(os.getpid(), spare=spare) if p not in signalled]
+        below = descendants(os.getpid(), spare=lambda pid: pid not in signalled and spare(pid))
+        new = [pid for pid in below if pid not in signalled]
         if not new:
             break
         send_signal(new, number)
-        signalled.extend(new)
-    return signalled
+        signalled.update(dict.fromkeys(new))
+    return list(signalled)
 
 
 class Sweeper:
