@@ -84,7 +84,9 @@ _VARIES = re.compile(
     r"(?<![^\W_])(?:[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}|(?=[a-f]*\d)[\da-f]{6,})(?![^\W_])|\d+",
     re.IGNORECASE,
 )
-_USUAL = re.compile(r"\.(pt|pth|bin|ckpt|distcp|safetensors|npz|pkl|pickle)\b")
+_OF_TORCH = re.compile(r"\.(pt|pth|bin|ckpt|distcp|safetensors)\b|/\.metadata$")
+_USUAL = re.compile(rf"{_OF_TORCH.pattern}|\.(npz|pkl|pickle)\b")
+_FOLDER = re.compile(r"checkpoint|ckpt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,8 +357,9 @@ def _changes_nothing(history: History) -> bool:
 def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
     """Find which files are checkpoints: those written again and again, the largest of them.
 
-    One that all ranks share goes before files of each rank, such as the states of random numbers;
-    one that is named after the best model is what is used later, not what a script goes on with.
+    What torch writes, and what lies in a folder named so, goes before other files. One that all
+    ranks share goes before files of each rank, such as the states of random numbers; one that is
+    named after the best model is what is used later, not what a script goes on with.
     """
     groups: dict[str, list[tuple[FileWritten, int]]] = defaultdict(list)
     began: dict[str, int] = {}  # by folder
@@ -367,25 +370,30 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
             groups[pattern_of(entry.event.path)].append((entry.event, done))
     named = {pattern: found for pattern, found in groups.items() if len(found) > 1}
     named = {pattern: found for pattern, found in named.items() if not _is_log(found)}
-    finals = {p: f for p, f in named.items() if f[-1][0].how == "moved"} or named
-    if not finals:
+    if not named:
         return None
 
-    def preference(pattern: str) -> tuple[bool, bool, bool, int]:
-        files = finals[pattern]
+    def preference(pattern: str) -> tuple[int, bool, bool, bool, bool, int]:
+        files = named[pattern]
+        folder, name = os.path.split(pattern.lower())
         # A file may be told of twice, and late; of each rank's own there are twice as many names.
         names = len({(event.path, done) for event, done in files})
         is_shared = 2 * names < 3 * len({done for _, done in files})
-        is_best = "best" in os.path.basename(pattern).lower()
-        largest = max(_size(e) for e, _ in files)
-        return bool(_USUAL.search(pattern)), is_shared, not is_best, largest
+        return (
+            bool(_USUAL.search(pattern)) + bool(_OF_TORCH.search(pattern)),
+            _FOLDER.search(folder) is not None,
+            files[-1][0].how == "moved",  # else what was written may be given this name
+            is_shared,
+            "best" not in name,
+            max(_size(e) for e, _ in files),
+        )
 
-    chosen = max(finals, key=preference)
+    chosen = max(named, key=preference)
     return Checkpoints(
         written=_written_as(chosen, history),
         named=chosen,
-        steps=tuple(sorted({done for _, done in finals[chosen]})),
-        beside=_made_beside(finals[chosen], began),
+        steps=tuple(sorted({done for _, done in named[chosen]})),
+        beside=_made_beside(named[chosen], began),
     )
 
 

@@ -227,26 +227,27 @@ class Runs:
         one, other = self._undisturbed
         if not one or not other:
             return []
+        of_parameters = [each.verdict for each in judgements if each.name == "parameters"]
+        is_as_it_was = any(verdict.is_valid for verdict in of_parameters)
         saved = last_saved(result.history, seen)
         found = self._read(directory, saved)
         if saved is None or found is None:
-            self._not_compared.append(test)
+            self._not_compared += [test] if is_as_it_was else []
             return []
         if not found:
             wrong = f"the last checkpoint, {saved.path}, cannot be read"
             return [_judged("checkpoint", invalid(wrong))]
         # Before the last step it may be of another one: they are seen late, by a step or two.
         is_same_step = seen.is_global and saved.step == seen.steps
-        of_parameters = [each.verdict for each in judgements if each.name == "parameters"]
         differ = what_differs(
             one,
             other,
             found,
             # What is averaged, or has small numbers, has a larger share of errors of rounding.
             tolerance=10 * self.checkup.tolerance,
-            is_same_step=is_same_step and any(each.is_valid for each in of_parameters),
+            is_same_step=is_same_step and is_as_it_was,
         )
-        if differ is None:
+        if differ is None and is_as_it_was:  # else it holds other parameters, as is said already
             self._not_compared.append(test)
         if not differ:
             return []

@@ -280,6 +280,21 @@ def _runs() -> Iterator[tuple[str, Story]]:
         "the best one is not the last",
         undisturbed(saves=lambda step: both if step % 6 == 0 else []),
     )
+    dump = [("checkpoints/last.pt", "written", 900), ("preds.npz", "moved", 2000)]
+    yield (
+        "what an evaluation leaves is no checkpoint",
+        undisturbed(saves=lambda step: dump if step % 6 == 0 else []),
+    )
+    pointed = [("ck/newest.json", "moved", 400), ("ck/a.pt", "written", 900)]
+    yield (
+        "what names the newest is no checkpoint",
+        undisturbed(saves=lambda step: pointed if step % 6 == 0 else []),
+    )
+    spread = [("out/last.pt", "written", 900), ("ckpt/last.pt", "written", 800)]
+    yield (
+        "a folder may be named after checkpoints",
+        undisturbed(saves=lambda step: spread if step % 6 == 0 else []),
+    )
     yield "nothing is saved, and no end is seen", undisturbed(saves=lambda _: [], digest=None)
     yield "rank 1 began elsewhere", _told(undisturbed(), ResumeObserved, 1, step=3)
     yield "where rank 1 began is not known", _told(undisturbed(), ResumeObserved, 1, step=None)
