@@ -152,8 +152,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     try:
         yield
     except BaseException as error:
+        is_interrupted = isinstance(error, (KeyboardInterrupt, SystemExit))
+        item.stash[FAILED_KEY] = is_interrupted
         if (jobs := item.stash.get(JOBS_KEY, None)) is not None:
-            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            if is_interrupted:
                 jobs.end()  # to be obeyed at once
             else:
                 jobs.explain(error)

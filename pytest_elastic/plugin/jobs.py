@@ -100,9 +100,14 @@ class JobsOfTest:
         checkers.default_checks(without=words_of(merged, "without"))  # are they known?
         launcher = hub.launcher(text_of(merged, "launcher"))
         made = JobOfTest(hub.new_directory(item.nodeid))
-        self._all.append(made)
         functions = os.path.join(made.directory.path, "function")
-        scenario = _scenario(item, hub, merged, _program(program, args, merged, item, functions))
+        try:
+            named = _program(program, args, merged, item, functions)
+            scenario = _scenario(item, hub, merged, named)
+        except BaseException:
+            hub.discard(made.directory)
+            raise
+        self._all.append(made)
 
         base_dir = os.path.dirname(os.path.abspath(item.path))
         drawn: list[str] = []  # the entries of storms

@@ -44,7 +44,7 @@ def watch_for_leaks(item: pytest.Item, hub: Hub, *, is_elastic: bool) -> Iterato
     before = leaks.snapshot()
     yield
     if item.stash.get(FAILED_KEY, False):
-        return  # what it has left is a part of that failure
+        return  # what it has left is a part of that failure, or of its interruption
     left = _left_since(before, hub, within_s=0.0)
     if left:
         gc.collect()  # what only waits to be collected is not left behind

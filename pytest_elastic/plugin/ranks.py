@@ -116,7 +116,7 @@ def begin(session: pytest.Session) -> None:
     server = RankServer(functools.partial(_work, items), prepare=prepare)
     config.stash[_server_key] = server
     for item in items.values():
-        item.setup = _nothing  # type: ignore[method-assign]  # the ranks do it
+        item.setup = item.teardown = _nothing  # type: ignore[method-assign]  # the ranks do it
         item.runtest = functools.partial(_run, item, server)  # type: ignore[method-assign]
 
 
@@ -303,12 +303,16 @@ def _work(
     own_hook(config)
     collector = _Collector(link)
     config.pluginmanager.register(collector, "elastic-rank")
+    # What a subtest reports is told with all else, and not printed by each rank.
+    with contextlib.suppress(AttributeError, ValueError):
+        printer = config.pluginmanager.get_plugin("terminalreporter")
+        config.hook.pytest_runtest_logreport._remove_plugin(printer)  # noqa: SLF001
     coverage = own_coverage()
     try:
         config.hook.pytest_runtest_protocol(item=item, nextitem=None)
     except (pytest.exit.Exception, KeyboardInterrupt) as error:
         return {"exit": str(error) or type(error).__name__}, True
-    reports = collector.reports
+    reports = [*collector.failed_subtests, *collector.reports]
     told = [config.hook.pytest_report_to_serializable(config=config, report=r) for r in reports]
     records = {
         "warnings": collector.warnings,
@@ -351,6 +355,7 @@ class _Collector:
     def __init__(self, link: ServerLink) -> None:
         self._link = link
         self.reports: list[pytest.TestReport] = []
+        self.failed_subtests: list[pytest.TestReport] = []
         self.warnings: list[dict[str, Any]] = []
         self._has_begun = False
         self.slow_fixtures: list[str] = []
@@ -372,6 +377,11 @@ class _Collector:
         self._has_begun = True
         self.reports = runtestprotocol(item, log=False, nextitem=None)
         return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a subtest that has failed, which the report of its test does not tell."""
+        if report.failed:
+            self.failed_subtests.append(report)
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
         """Note a warning of this test; pytest repeats earlier ones to each new plugin."""

@@ -124,3 +124,19 @@ def test_one_test_can_ask_for_it(place: Place) -> None:
     assert "1 error" in called.out, called.out
     assert "ERROR test_some.py::test_watched" in called.out
     assert "test_unwatched has left" not in called.out
+
+
+def test_an_interrupted_test_is_not_blamed_for_what_it_left(place: Place) -> None:
+    """Its session ends at once, as ever, in the middle of everything."""
+    place.add(
+        "test_some.py",
+        """
+        def test_interrupted(tmp_path):
+            held = open(tmp_path / "file", "w")
+            raise KeyboardInterrupt
+        """,
+    )
+    called = place.pytest("--elastic-leak-check=on")
+    assert called.code == 2, called.out
+    assert "left behind" not in called.out
+    assert "pytest_elastic" not in called.out

@@ -171,6 +171,11 @@ TESTS = """
         elastic_chaos.at("60s").kill("rank 0")
         assert job.wait().succeeded
 
+    def test_with_a_wrong_job_and_a_right_one(elastic_job):
+        with pytest.raises(Exception, match="3:2|at least 3"):
+            elastic_job("hello.py", nodes="3:2")
+        assert elastic_job("hello.py", nodes=1).wait().succeeded
+
     def test_that_never_starts_its_job(elastic_job):
         elastic_job("hello.py")
 
@@ -339,6 +344,11 @@ def test_what_is_asked_for_after_the_end_of_a_job_is_judged_too(
     about = " ".join(called.about(test).split())
     for fault in faults:
         assert f"{fault}: it never fired: the run was over when it was asked for" in about
+
+
+def test_a_job_that_was_refused_is_none_that_was_never_started(called: Called) -> None:
+    """The test has seen the refusal, and goes on with another one."""
+    assert called.outcomes["test_with_a_wrong_job_and_a_right_one"] == "PASSED"
 
 
 def test_a_job_that_is_never_started_is_no_test(called: Called) -> None:

@@ -269,6 +269,49 @@ def test_nothing_is_left_behind(called: Called) -> None:
     assert not [command for command in commands if "left_by_rank" in command]
 
 
+def test_no_rank_may_fail_in_silence(place: Place) -> None:
+    """A subtest of one rank, a rank that ends in the middle, a fault of a rank that was done."""
+    place.add(
+        "test_some.py",
+        """
+        import os, unittest
+        import pytest
+
+        @pytest.mark.ranks(2)
+        def test_subtest(rank, subtests):
+            with subtests.test("planted"):
+                assert rank == 0
+
+        @pytest.mark.ranks(3)
+        def test_leaves(rank):
+            if rank == 2:
+                os._exit(0)
+
+        @pytest.mark.ranks(2)
+        def test_all_leave(rank):
+            os._exit(0)
+
+        @pytest.mark.ranks(2)
+        def test_here(rank, elastic_chaos):
+            if rank == 0:
+                elastic_chaos.here().kill("rank 1")
+
+        class TestCase(unittest.TestCase):
+            @pytest.mark.ranks(2)
+            def test_method(self):
+                assert True
+        """,
+    )
+    called = place.pytest("-rA", "-v")
+    failed = dict.fromkeys(["test_subtest", "test_leaves", "test_all_leave", "test_here"], "FAILED")
+    assert called.outcomes == {**failed, "test_method": "PASSED"}, called.out
+    assert "SUBFAILED" not in called.out
+    assert "rank 1: assert 1 == 0" in called.out
+    assert "rank 2: ended before its test had (exit code 0)" in called.out
+    assert "rank 1 had ended before" in called.out
+    assert called.code == 1
+
+
 def test_workers_of_xdist_have_servers_of_their_own(place: Place) -> None:
     """Two tests at a time: each has its ports."""
     place.add(

@@ -97,7 +97,7 @@ class RankFaults:
             target = self._present().get(rank)
             if order.action == "heal":
                 self._resume(rank)
-            elif target is None or has_ended(target.pidfd):
+            elif target is None or target.has_returned or has_ended(target.pidfd):
                 if rank not in self.asked:
                     return f"{order}: rank {rank} had ended before"
             elif not (self._kill if order.action == "kill" else self._pause)(rank, target, order):

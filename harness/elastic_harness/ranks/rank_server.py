@@ -307,9 +307,12 @@ class _Run:
     def _note_end(self, rank: _Rank) -> None:
         _, status = os.waitpid(rank.pid, 0)
         code = os.waitstatus_to_exitcode(status)
+        died = describe_exit(code) if code else "ended before its test had (exit code 0)"
+        if rank.overdue or (code == 0 and rank.result is not None):
+            died = ""
         rank.end = RankEnd(
             rank=rank.number,
-            died="" if code == 0 or rank.overdue else describe_exit(code),
+            died=died,
             ended_s=rank.ended_s or time.monotonic() - self._began,
             result=rank.result,
             overdue=rank.overdue,
@@ -319,7 +322,7 @@ class _Run:
         rank.conn.close()
         for fd in (rank.pidfd, rank.stacks_fd):
             os.close(fd)
-        if code != 0 and not rank.overdue and not rank.end.asked:
+        if died and not rank.end.asked:
             self._hurry(rank)
 
     def _end_overdue(self) -> None:
