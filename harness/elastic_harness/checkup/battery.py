@@ -182,11 +182,8 @@ def _middle(seen: Measured) -> int:
     data: the checkpoint before is another one, if there is one.
     """
     middle = round(seen.steps * 0.55)
-    if seen.checkpoints is None:
-        return middle
-    half = max(1, seen.checkpoints.interval // 2)
-    saved = [each for each in seen.checkpoints.steps if each + half < seen.steps * 0.9]
-    if not saved:
+    saved, half = _saved_in_time(seen)
+    if seen.checkpoints is None or not saved:
         return middle
     # On a busy machine it may be seen as late as the next one is written.
     late = max(UNDER_WAY, seen.checkpoints.interval - 1)
@@ -202,13 +199,47 @@ def _middle(seen: Measured) -> int:
     )
 
 
+def _after_an_epoch(seen: Measured) -> int:
+    """Return a step behind a checkpoint at the end of an epoch; the middle, if there is none.
+
+    What is done between two epochs (a schedule, an evaluation) may be lost or done twice there.
+    """
+    middle = _middle(seen)
+    saved, half = _saved_in_time(seen)
+    ends = [each + half for each in saved if _ends_an_epoch(each, seen, UNDER_WAY)]
+    return min(ends, key=lambda step: abs(step - middle), default=middle)
+
+
+def _one_later(seen: Measured) -> int:
+    """Return a step behind the checkpoint that follows that of the middle, if there is one.
+
+    What is right at every second checkpoint only (with gradients that are half accumulated) is
+    wrong there.
+    """
+    middle = _middle(seen)
+    saved, half = _saved_in_time(seen)
+    return min((each + half for each in saved if each + half > middle), default=middle)
+
+
+def _saved_in_time(seen: Measured) -> tuple[list[int], int]:
+    """Return the checkpoints that a job can go on from, and how long after one a fault comes."""
+    if seen.checkpoints is None:
+        return [], 0
+    half = max(1, seen.checkpoints.interval // 2)
+    return [each for each in seen.checkpoints.steps if each + half < seen.steps * 0.9], half
+
+
 def _ends_an_epoch(saved: int, seen: Measured, late: int) -> bool:
     """Tell whether a checkpoint that is seen so many steps late may be that of an epoch's end."""
     return not seen.epoch_ends.isdisjoint(range(saved - late, saved + 1))
 
 
 def _intervals(
-    number: int, *, of_fewer: bool = False, in_a_save: bool = False
+    number: int,
+    *,
+    step: Callable[[Measured], int] = _middle,
+    of_fewer: bool = False,
+    in_a_save: bool = False,
 ) -> Callable[[Checkup, Measured], int | None]:
     """Allow the steps of so many times from one checkpoint to the next, and those under way.
 
@@ -222,7 +253,7 @@ def _intervals(
         if seen.checkpoints is None:
             return seen.steps // 10  # of ten steps at least, or there is no check-up
         found = seen.checkpoints
-        moments = [_before_a_save(found, seen) if in_a_save else _middle(seen)]
+        moments = [_before_a_save(found, seen) if in_a_save else step(seen)]
         if of_fewer:  # the node leaves early, and the other one comes whenever it does
             moments = [0, *found.steps]
         lost = max(found.most_lost(at or 0, number) for at in moments)
@@ -253,14 +284,16 @@ def _rank(seen: Measured) -> str:
     return f"rank {seen.world_size - 1}"
 
 
-def _at(seen: Measured) -> Mapping[str, Any]:
-    return {"step": _middle(seen), "rank": seen.world_size - 1}
+def _at(seen: Measured, step: Callable[[Measured], int] = _middle) -> Mapping[str, Any]:
+    return {"step": step(seen), "rank": seen.world_size - 1}
 
 
-def _on_worker(action: str, **more: object) -> Callable[[Checkup, Measured], Any]:
+def _on_worker(
+    action: str, step: Callable[[Measured], int] = _middle, **more: object
+) -> Callable[[Checkup, Measured], Any]:
     def make(_: Checkup, seen: Measured) -> Sequence[Mapping[str, Any]]:
         value: object = {"worker": _rank(seen), **more} if more else _rank(seen)
-        return [{"at": _at(seen), "id": "fault", action: value}]
+        return [{"at": _at(seen, step), "id": "fault", action: value}]
 
     return make
 
@@ -363,15 +396,17 @@ BATTERY: Sequence[FaultTest] = (
         name="worker-raises",
         title="An exception ends a worker",
         stands_for="A bad sample, an error of a device, a bug that comes once.",
-        make=_on_worker("raise", error="RuntimeError", message="injected by the check-up"),
-        allows=_intervals(1),
+        make=_on_worker(
+            "raise", _after_an_epoch, error="RuntimeError", message="injected by the check-up"
+        ),
+        allows=_intervals(1, step=_after_an_epoch),
     ),
     FaultTest(
         name="worker-exits",
         title="A worker ends by itself with exit code 3",
         stands_for="A health check that gives up, a library that calls exit().",
-        make=_on_worker("exit", code=3),
-        allows=_intervals(1),
+        make=_on_worker("exit", _one_later, code=3),
+        allows=_intervals(1, step=_one_later),
     ),
     FaultTest(
         name="preempted",

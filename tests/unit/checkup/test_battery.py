@@ -163,6 +163,32 @@ def test_fewer_ranks_make_more_steps_of_an_epoch(
 
 
 @pytest.mark.parametrize(
+    ("saved", "epochs", "steps"),
+    [
+        ((10, 20, 30, 40, 50), {20, 40}, {"worker-killed": 35, "worker-raises": 25}),
+        ((10, 20, 30, 40, 50), {40}, {"worker-killed": 35, "worker-raises": 45}),
+        ((10, 20, 30, 40, 50), set(), {"worker-raises": 35, "worker-exits": 45}),
+        ((10, 20, 30, 40, 55), set(), {"worker-killed": 35, "worker-exits": 45}),
+        ((10, 20, 31, 55), {20, 31}, {"worker-killed": 15, "worker-raises": 25}),
+        ((30, 58), set(), {"worker-killed": 45, "worker-exits": 45}),  # none is early enough
+        ((58,), {58}, {"worker-killed": 33, "worker-raises": 33, "worker-exits": 33}),
+    ],
+)
+def test_workers_fail_behind_different_checkpoints(
+    saved: tuple[int, ...], epochs: Collection[int], steps: Mapping[str, int]
+) -> None:
+    """One at an epoch's end, where there is one; one later than the others, so of other parity."""
+    checkpoints = Checkpoints(written="ck", named="ck", steps=saved, beside=0)
+    found = replace(seen(steps=60), checkpoints=checkpoints, epoch_ends=frozenset(epochs))
+    said = {}
+    for name in steps:
+        (test,) = (each for each in BATTERY if each.name == name)
+        (entry,) = test.make(Checkup(job=JOB), found)
+        said[name] = entry["at"]["step"]
+    assert said == steps
+
+
+@pytest.mark.parametrize(
     ("test", "lost"),
     [
         ("worker-killed", 10),
