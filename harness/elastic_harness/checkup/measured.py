@@ -389,12 +389,13 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
         )
 
     chosen = max(named, key=preference)
-    return Checkpoints(
+    found = Checkpoints(
         written=_written_as(chosen, history),
         named=chosen,
         steps=tuple(sorted({done for _, done in named[chosen]})),
         beside=_made_beside(named[chosen], began),
     )
+    return replace(found, beside=max(found.beside, _seen_late(found)))
 
 
 def _made_beside(found: list[tuple[FileWritten, int]], began: Mapping[str, int]) -> int:
@@ -406,6 +407,18 @@ def _made_beside(found: list[tuple[FileWritten, int]], began: Mapping[str, int])
     if len(ended) == 1:
         return 0
     return max(done - began[folder] for folder, done in ended.items())
+
+
+def _seen_late(found: Checkpoints) -> int:
+    """Return how many steps after a multiple of its interval each checkpoint was seen.
+
+    A file is seen when it is complete: it may have been begun that much earlier, by a thread. A few
+    steps are no more than any file is seen late.
+    """
+    late = [step % found.interval for step in found.steps[:-1]]
+    if len(late) < 2 or min(late) <= UNDER_WAY or max(late) - min(late) > 2 * UNDER_WAY:
+        return 0
+    return max(late)
 
 
 def _is_log(found: list[tuple[FileWritten, int]]) -> bool:

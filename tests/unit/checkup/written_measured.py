@@ -62,6 +62,10 @@ def _each(*files: tuple[str, str, int], every: int = 3) -> Saves:
     ]
 
 
+def _at(*steps: int) -> Saves:
+    return lambda step: [("ck.pt", "moved", 900)] if step in steps else []
+
+
 def _of_sizes(path: str, how: str, sizes: Sequence[int]) -> Saves:
     return lambda step: [(path.format(step), how, sizes[step // 3 - 1])] if step % 3 == 0 else []
 
@@ -295,6 +299,13 @@ def _runs() -> Iterator[tuple[str, Story]]:
         "a folder may be named after checkpoints",
         undisturbed(saves=lambda step: spread if step % 6 == 0 else []),
     )
+    for what, at in (
+        ("a thread writes it", (19, 29, 37, 40)),
+        ("it is seen a little late", (12, 22, 31, 40)),
+        ("it is saved at odd steps", (13, 25, 33, 40)),
+        ("too few are seen to say that a thread writes it", (16, 26)),
+    ):
+        yield what, undisturbed(steps=40, saves=_at(*at))
     yield "nothing is saved, and no end is seen", undisturbed(saves=lambda _: [], digest=None)
     yield "rank 1 began elsewhere", _told(undisturbed(), ResumeObserved, 1, step=3)
     yield "where rank 1 began is not known", _told(undisturbed(), ResumeObserved, 1, step=None)
