@@ -22,6 +22,7 @@ _FOLLOWS = re.compile(
 )
 # Each rank has its own connections: what else it says is the same.
 _PORT = re.compile(r"(?<=\]):\d+")
+_XPASS = "[XPASS(strict)]"
 
 
 @dataclass(slots=True)
@@ -40,6 +41,14 @@ class _Told:
     @property
     def is_follower(self) -> bool:
         return _FOLLOWS.search(self.wrong) is not None
+
+    @property
+    def ended_as(self) -> str:
+        """How its test ended, if that did not fail: passed, skipped or xfailed."""
+        report = _decisive(self.reports) if self.reports else None
+        if report is None or report.outcome != "skipped":
+            return "passed"
+        return "xfailed" if hasattr(report, "wasxfail") else "skipped"
 
     @property
     def key(self) -> tuple[str, str]:
@@ -112,6 +121,9 @@ def merge(item: pytest.Item, size: int, ends: Sequence[RankEnd]) -> MergedReport
     properties = list(told[0].reports[-1].user_properties) if told[0].reports else []
     if all(one.gone for one in told):
         told[0].wrong = "no rank is left to say whether the test passed"
+    if any(one.ended_as == "xfailed" for one in told):
+        for one in told:  # a test that was to fail has failed, though not on this rank
+            one.wrong = "" if one.wrong.startswith(_XPASS) else one.wrong
     wrong = sorted((one for one in told if one.wrong), key=lambda one: one.ended_s)
     if wrong:
         longrepr = _failure(size, told, wrong, ends)
@@ -122,8 +134,8 @@ def merge(item: pytest.Item, size: int, ends: Sequence[RankEnd]) -> MergedReport
             sections=sections,
             user_properties=properties,
         )
-    calls = [_decisive(one.reports) for one in told if one.reports]
-    chosen = next((report for report in calls if report.outcome == "passed"), calls[0])
+    reports = {one.ended_as: _decisive(one.reports) for one in reversed(told) if one.reports}
+    chosen = next(reports[each] for each in ("xfailed", "passed", "skipped") if each in reports)
     return MergedReport(
         outcome=chosen.outcome,
         longrepr=chosen.longrepr,
@@ -182,9 +194,12 @@ def _failure(
     for one in told:
         if one.gone:
             sentences.append(f"rank {one.rank} {one.gone}")
-    passed = [one.rank for one in told if not one.wrong and not one.gone]
-    if passed:
-        sentences.append(f"{names(passed)} passed")
+    for word in ("passed", "xfailed", "skipped"):
+        ended = [
+            one.rank for one in told if not one.wrong and not one.gone and one.ended_as == word
+        ]
+        if ended:
+            sentences.append(f"{names(ended)} {word}")
     shown = [
         (f"{names(sorted(each.rank for each in group))} of {size}", group[0])
         for group in groups.values()

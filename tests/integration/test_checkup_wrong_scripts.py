@@ -129,6 +129,15 @@ def test_averaged_weights_that_are_saved_and_not_loaded_are_seen_in_the_checkpoi
     done = check_up(*words, "wrong.py", "--steps=60", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "the last checkpoint has another 'average'" in " ".join(done.stdout.split())
+    apart = text.replace(f'{saved}"average": average.state_dict(), ', saved).replace(
+        "    if CHECKPOINT.exists():\n",
+        '    torch.save(average.state_dict(), CHECKPOINT.with_name("average.pt"))\n'
+        "    if CHECKPOINT.exists():\n",
+    )
+    (tmp_path / "wrong.py").write_text(apart)
+    done = check_up(*words, "wrong.py", "--steps=60", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "has another 'checkpoints/average.pt" in " ".join(done.stdout.split())
 
 
 def test_statistics_that_are_saved_and_not_loaded_are_seen_where_nothing_else_is_saved(

@@ -132,6 +132,20 @@ TESTS = """
     def test_xfails(rank):
         raise ValueError
 
+    @pytest.mark.ranks(3)
+    @pytest.mark.xfail(strict=True)
+    def test_xfails_on_one(rank):
+        assert rank != 1
+
+    @pytest.mark.ranks(4)
+    @pytest.mark.xfail(raises=ValueError)
+    def test_xfails_on_one_and_fails_on_another(rank):
+        if rank == 1:
+            raise ValueError
+        if rank == 2:
+            pytest.skip("not here")
+        assert rank != 3, "wrong"
+
     @pytest.mark.ranks(2)
     @pytest.mark.xfail(raises=ValueError)
     def test_xfails_otherwise(rank):
@@ -164,6 +178,7 @@ PASSED = {
 FAILED = {
     *("test_two_differ", "test_broken_fixture", "test_one_fails_and_others_wait", "test_hangs"),
     *("test_dies", "test_exits", "test_xfails_otherwise", "test_xpasses"),
+    "test_xfails_on_one_and_fails_on_another",
     *("test_refused_by_torch", "test_a_connection_fails_first", "test_no_such_backend"),
     *("test_no_number", "test_no_unit", "test_no_such_setting"),
 }
@@ -184,6 +199,7 @@ def test_every_test_ends_as_it_should(called: Called) -> None:
     assert called.outcomes == {
         **expected,
         "test_xfails": "XFAIL",
+        "test_xfails_on_one": "XFAIL",
         "test_without_ranks": "ERROR",
     }, called.out
     assert re.search(r"SKIPPED \[1\] .*: not today", called.out)
@@ -194,6 +210,10 @@ def test_every_test_ends_as_it_should(called: Called) -> None:
     ("test", "sentences"),
     [
         ("test_two_differ", ["ranks 1, 3: AssertionError: odd", "ranks 0, 2 passed"]),
+        (
+            "test_xfails_on_one_and_fails_on_another",
+            ["rank 3: AssertionError: wrong", "rank 0 passed", "rank 1 xfailed", "rank 2 skipped"],
+        ),
         ("test_broken_fixture", ["ranks 0, 1: setup: OSError: no such disk"]),
         (
             "test_one_fails_and_others_wait",

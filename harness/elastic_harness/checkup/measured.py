@@ -95,13 +95,15 @@ class Checkpoints:
 
     `written` is what they are called while they are written, `named` when they are complete.
     `steps` are how many steps were done when each was; `beside` the most that were made from the
-    first file of one to its last, by a script that saves in the background.
+    first file of one to its last, by a script that saves in the background. `others` are what else
+    torch wrote each time.
     """
 
     written: str
     named: str
     steps: tuple[int, ...]
     beside: int
+    others: tuple[str, ...] = ()
 
     @property
     def interval(self) -> int:
@@ -395,7 +397,16 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
         steps=tuple(sorted({done for _, done in named[chosen]})),
         beside=_made_beside(named[chosen], began),
     )
-    return replace(found, beside=max(found.beside, _seen_late(found)))
+    others = [
+        pattern
+        for pattern, files in named.items()
+        if pattern not in (chosen, found.written)
+        and _OF_TORCH.search(pattern)
+        and preference(pattern)[3:5] == (True, True)
+        and _are_as_many(sorted({done for _, done in files}), found.steps)
+    ]
+    late = max(found.beside, _seen_late(found))
+    return replace(found, beside=late, others=tuple(sorted(others)))
 
 
 def _made_beside(found: list[tuple[FileWritten, int]], began: Mapping[str, int]) -> int:
@@ -407,6 +418,13 @@ def _made_beside(found: list[tuple[FileWritten, int]], began: Mapping[str, int])
     if len(ended) == 1:
         return 0
     return max(done - began[folder] for folder, done in ended.items())
+
+
+def _are_as_many(steps: Sequence[int], others: Sequence[int]) -> bool:
+    """Tell whether files were written together each time, as far as they are seen."""
+    return len(steps) == len(others) and all(
+        abs(one - other) <= UNDER_WAY for one, other in zip(steps, others, strict=True)
+    )
 
 
 def _seen_late(found: Checkpoints) -> int:

@@ -33,6 +33,7 @@ from elastic_harness.checkup.checkpoint_reader import CheckpointReader
 from elastic_harness.checkup.measured import (
     Measured,
     measure,
+    pattern_of,
     why_not_comparable,
     without_unseeded,
     without_what_differs,
@@ -258,7 +259,16 @@ class Runs:
         """Return the parts of a checkpoint, none if it cannot be read; None if it was not tried."""
         if self._reader is None or saved is None:
             return None
-        return self._reader.read(os.path.join(directory.path, "work", saved.path))
+        work = os.path.join(directory.path, "work")
+        parts = self._reader.read(os.path.join(work, saved.path))
+        if not parts:
+            return parts
+        beside = {
+            f"{pattern_of(path)} {name}": part
+            for path in saved.others
+            for name, part in (self._reader.read(os.path.join(work, path)) or {}).items()
+        }
+        return {**parts, **beside}
 
     def _row(
         self,

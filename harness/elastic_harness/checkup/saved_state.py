@@ -73,11 +73,13 @@ def _distance(part: Part, other: Part | None) -> float:
 class Saved:
     """A checkpoint: its file, or its folder (relative, as scripts write); how many steps were done.
 
-    They are those that were told when it was seen: it may be of an earlier one.
+    They are those that were told when it was seen: it may be of an earlier one. `others` are the
+    files that were written with it.
     """
 
     path: str
     step: int
+    others: tuple[str, ...] = ()
 
 
 def last_saved(history: History, seen: Measured) -> Saved | None:
@@ -97,7 +99,11 @@ def last_saved(history: History, seen: Measured) -> Saved | None:
         return None
     path = written[-1].event.path
     # A folder for each checkpoint has several files.
-    return Saved(os.path.dirname(path) if "*" in os.path.dirname(pattern) else path, done)
+    path = os.path.dirname(path) if "*" in os.path.dirname(pattern) else path
+    newest = {pattern_of(e.event.path): e.event.path for e in history.of_kind(FileWritten)}
+    others = [newest[each] for each in seen.checkpoints.others if each in newest]
+    inside = f"{path}/"
+    return Saved(path, done, tuple(each for each in others if not each.startswith(inside)))
 
 
 def why_not_compared(named: str, saved: Sequence[Saved | None]) -> str:

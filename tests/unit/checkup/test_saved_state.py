@@ -120,6 +120,23 @@ def test_the_last_checkpoint_is_of_the_same_step_or_none(
     assert last_saved(story.history, replace(seen, checkpoints=None)) is None
 
 
+def test_what_is_written_with_a_checkpoint_is_a_part_of_it() -> None:
+    """The newest file of each name; what lies in the checkpoint's own folder is read with it."""
+    story = undisturbed(steps=12)
+    for path in ("a/ema-6.pt", "ck.pt", "a/ema-12.pt", "other.pt"):
+        story.tell("cluster", "", FileWritten(path=path, how="moved", size=4000))
+    seen = measure(undisturbed().history, "succeeded", "", "train.py")
+    others = ("a/ema-*.pt", "gone.pt")
+    found = Checkpoints(written="ck.pt", named="ck.pt", steps=(6, 12), beside=0, others=others)
+    seen = replace(seen, checkpoints=found)
+    assert last_saved(story.history, seen) == Saved("ck.pt", 12, ("a/ema-12.pt",))
+    inside = replace(found, named="a-*/ck.pt", others=("a-*/ema.pt",))
+    story.tell("cluster", "", FileWritten(path="a-12/ema.pt", how="moved", size=4000))
+    story.tell("cluster", "", FileWritten(path="a-12/ck.pt", how="moved", size=4000))
+    saved = last_saved(story.history, replace(seen, checkpoints=inside))
+    assert saved == Saved("a-12", 12)
+
+
 def test_what_was_written_before_or_without_known_steps_is_not_the_last() -> None:
     """Of several it is the newest, by the steps that were told by then."""
     story = undisturbed(steps=10).tell(

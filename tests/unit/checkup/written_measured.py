@@ -306,6 +306,18 @@ def _runs() -> Iterator[tuple[str, Story]]:
         ("too few are seen to say that a thread writes it", (16, 26)),
     ):
         yield what, undisturbed(steps=40, saves=_at(*at))
+    parts = [("ck/ema.pt", "moved", 300), ("ck/model.pt", "moved", 900), ("ck/a.npz", "moved", 300)]
+    more = {6: [("ck/best.pt", "moved", 300)], 9: [("ck/odd.pt", "moved", 300)]}
+    yield (
+        "a checkpoint of several files",
+        undisturbed(
+            saves=lambda step: [
+                *(parts if step % 6 == 0 else []),
+                *(more.get(step, []) if step != 12 else more[6]),
+                *([("ck/odd.pt", "moved", 300)] if step == 3 else []),
+            ]
+        ),
+    )
     yield "nothing is saved, and no end is seen", undisturbed(saves=lambda _: [], digest=None)
     yield "rank 1 began elsewhere", _told(undisturbed(), ResumeObserved, 1, step=3)
     yield "where rank 1 began is not known", _told(undisturbed(), ResumeObserved, 1, step=None)
@@ -396,6 +408,7 @@ def _measured(story: Story, outcome: str, said: str) -> Iterator[str]:
     )
     if (saved := seen.checkpoints) is not None:
         beside = f", beside {saved.beside}" if saved.beside else ""
+        beside += f", with {', '.join(saved.others)}" if saved.others else ""
         yield (
             f"  writes {saved.written}, named {saved.named}, at {saved.steps}: "
             f"{saved.interval}{beside}"
