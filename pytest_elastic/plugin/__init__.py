@@ -161,7 +161,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
                 jobs.explain(error)
         raise
     if (jobs := item.stash.get(JOBS_KEY, None)) is not None:
-        jobs.judge()
+        # A unittest.TestCase lets nothing out of its methods, and has pytest keep it.
+        if kept := getattr(item, "_excinfo", None):
+            jobs.explain(kept[0].value)
+        else:
+            jobs.judge()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -250,3 +250,35 @@ def test_a_folder_may_have_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
     assert re.search(r"first failure  rank \d on n\d.*exit code 3", said), said
     assert "elastic: 1 run: 1 invalid: .elastic/index.html" in said
     assert list(place.folder.glob(".elastic/*/timeline.html"))
+
+
+def test_the_cause_is_shown_in_a_unittest_too(tmp_path: Path) -> None:
+    """Its methods let nothing out; a skipped one leaves no run."""
+    place = Place(tmp_path)
+    place.add_ini()
+    place.add("loop.py", "raise ValueError('planted')")
+    place.add(
+        "test_some.py",
+        """
+        import unittest
+        import pytest
+
+        class TestCase(unittest.TestCase):
+            @pytest.fixture(autouse=True)
+            def give(self, elastic_job):
+                self.job = elastic_job("loop.py", nodes=1, max_restarts=0)
+
+            def test_fails(self):
+                self.assertTrue(self.job.wait().succeeded)
+
+            def test_skips(self):
+                self.job.start()
+                self.skipTest("not today")
+        """,
+    )
+    called = place.pytest("-rA")
+    assert called.outcomes["test_fails"] == "FAILED", called.out
+    about = called.about("TestCase.test_fails")
+    assert "rank 0 on n1, exit code 1: ValueError: planted" in about
+    assert "again          pytest test_some.py::TestCase::test_fails --elastic-seed=" in about
+    assert "elastic: 1 run: 1 invalid" in called.out
