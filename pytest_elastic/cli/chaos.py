@@ -111,6 +111,7 @@ def build_parser() -> ProgramParser:
     checkup.add_argument("--nproc-per-node", type=_positive, metavar="N", help="default: 1")
     checkup.add_argument(
         "--only",
+        action="extend",
         type=_tests,
         metavar="TEST,...",
         help="these tests of the battery, and no others; uninterrupted: none of them",
@@ -339,16 +340,17 @@ def _run(runs: Runs, shown: str, names: Sequence[str], tell: Callable[[str], Non
         saves = "what it saves was not seen" if seen.misses_files else "no checkpoint was seen"
     tell(f"  {seen.steps} steps of {1000 * seen.step_s:.3g} ms on {seen.world_size} ranks; {saves}")
     runs.notes += [f"{what}: {why}" for what, why in seen.unseen.items()]
-    if (limit := seen.loss_limit) is not None:
-        runs.notes.append(
-            "loss: the mean of the last losses, and in brackets that without a fault. At most "
-            f"{limit:.2g} is allowed: that mean, and three standard deviations of those losses"
-        )
     rows = []
     for row in runs.battery(seen, names):
         rows.append(row)
         pause = "" if row.pause_s is None else f", {row.pause_s:.1f} s without steps"
         tell(f"  {row.name}: {row.outcome}{pause}")
+    limit = seen.loss_limit
+    if limit is not None and any(row.state.startswith("loss ") for row in rows):
+        runs.notes.append(
+            "loss: the mean of the last losses, and in brackets that without a fault. At most "
+            f"{limit:.2g} is allowed: that mean, and three standard deviations of those losses"
+        )
     from elastic_harness.checkup.battery import BATTERY
 
     order = [test.name for test in BATTERY]

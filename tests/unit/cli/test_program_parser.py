@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from pytest_elastic.cli import chaos
 from pytest_elastic.cli.program_parser import ProgramParser
 
 
@@ -55,3 +56,11 @@ def test_what_is_wrong_with_our_own_options_is_refused_as_ever(
     """No program, no value, or an option that is short for two."""
     with pytest.raises(SystemExit):
         parser.read(shlex.split(words), rest="rest")
+
+
+def test_the_tests_of_a_check_up_may_be_named_one_by_one() -> None:
+    """Or several at once, with commas."""
+    words = ["--only=worker-killed,slow-link", "--only=preempted", "train.py", "--only=1"]
+    found = chaos.build_parser().read(words, rest="arguments")
+    assert found.only == ["worker-killed", "slow-link", "preempted"]
+    assert found.arguments == ["--only=1"]
