@@ -400,7 +400,7 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
     others = [
         pattern
         for pattern, files in named.items()
-        if pattern not in (chosen, found.written)
+        if pattern != chosen
         and _OF_TORCH.search(pattern)
         and preference(pattern)[3:5] == (True, True)
         and _are_as_many(sorted({done for _, done in files}), found.steps)
