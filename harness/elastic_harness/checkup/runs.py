@@ -264,7 +264,8 @@ class Runs:
         if not parts:
             return parts
         beside = {
-            f"{pattern_of(path)} {name}": part
+            # A file without parts of its own has one that is named after it.
+            f"{pattern_of(path)} {name}".removesuffix(f" {os.path.basename(path)}"): part
             for path in saved.others
             for name, part in (self._reader.read(os.path.join(work, path)) or {}).items()
         }
