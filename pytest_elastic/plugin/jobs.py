@@ -300,7 +300,8 @@ def _check_timeline(
     faults = hub.session.faults
     actions = [faults.read(each.action.name, each.action.value) for each in scenario.timeline]
     checked = CheckedScenario(spec=scenario, actions=actions, folders=folders)
-    found = check_scenario(checked, faults.recipes, drawn=drawn, checkers=hub.session.checkers)
+    checkers = hub.session.checkers
+    found = check_scenario(checked, faults.recipes, drawn=drawn, checkers=checkers, may_grow=True)
     for finding in (*found, *check_options(scenario)):
         if finding.path[0] == "timeline":
             entry = scenario.timeline[int(finding.path[1])]

@@ -20,7 +20,7 @@ from elastic_harness.finding import AstPath, Finding, did_you_mean
 from elastic_harness.history import events as harness_events
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
-from elastic_harness.scenario.actions import CheckedScenario, CheckNow
+from elastic_harness.scenario.actions import CheckedScenario, CheckNow, HealEntries
 from elastic_harness.scenario.checks.clause_checks import check_clauses
 from elastic_harness.scenario.checks.launch_checks import check_launch
 from elastic_harness.scenario.job_spec import RENDEZVOUS, environ_name
@@ -77,8 +77,12 @@ def check_scenario(
     *,
     drawn: Collection[str] = (),
     checkers: Registry = STANDARD,
+    may_grow: bool = False,
 ) -> Iterator[Finding]:
-    """Yield what is impossible; `drawn` are ids of entries that a Python test's storm has drawn."""
+    """Yield what is impossible; `drawn` are ids of entries that a Python test's storm has drawn.
+
+    `may_grow`: a running test may add entries, and heal others.
+    """
     scenario = checked.spec
     for index, name in enumerate(scenario.requires):
         if name not in CAPABILITIES:
@@ -90,6 +94,8 @@ def check_scenario(
     yield from _check_ids(scenario, drawn)
     yield from _check_entries(checked)
     yield from _check_waits(checked)
+    if not may_grow:
+        yield from _check_heals(checked)
     yield from _check_conditions(checked)
     yield from _check_storm(checked, recipes)
     yield from _check_proxies(checked)
@@ -186,6 +192,29 @@ def _check_waits(checked: CheckedScenario) -> Iterator[Finding]:
                 yield Finding(f"it waits for itself{through}", path)
         if after.healed and (final := checked.final_entries.get(after.id)) is not None:
             yield Finding(f"`{final}` cannot be undone, so `{after.id}.healed` never comes", path)
+
+
+def _check_heals(checked: CheckedScenario) -> Iterator[Finding]:
+    """Find what waits for a heal that comes only once nothing is left to come."""
+    healed = {
+        id for action in checked.actions if isinstance(action, HealEntries) for id in action.ids
+    }
+    lasting = {
+        entry.id
+        for entry, action in zip(checked.spec.timeline, checked.actions, strict=True)
+        if action.is_healable
+        and entry.for_s is None
+        and entry.until in (None, "end")
+        and entry.id not in healed
+    }
+    for index, entry in enumerate(checked.spec.timeline):
+        after = entry.after
+        if after is not None and after.healed and after.id in lasting and "all" not in healed:
+            yield Finding(
+                f"nothing heals {after.id} before this entry has come, which waits for that: "
+                f"give {after.id} a `for` or `until`, or heal it",
+                ("timeline", index, "after"),
+            )
 
 
 def _circle(id: str, waits_for: Mapping[str, str]) -> list[str]:
