@@ -2,7 +2,7 @@
 
 multiprocessing's resource tracker and torch's shared memory manager (one of each worker that needs
 one) unlink what their programs have put into /dev/shm, once the last of those has ended, and end
-then. Whoever kills them together with the workers leaves gigabytes there until the next boot.
+then. If they are killed together with the workers, those files stay until the machine restarts.
 """
 
 from __future__ import annotations

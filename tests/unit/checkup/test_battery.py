@@ -167,6 +167,7 @@ def test_fewer_ranks_make_more_steps_of_an_epoch(
     [
         ((10, 20, 30, 40, 50), {20, 40}, {"worker-killed": 35, "worker-raises": 25}),
         ((10, 20, 30, 40, 50), {40}, {"worker-killed": 35, "worker-raises": 45}),
+        ((10, 20, 30, 40, 50), {10, 40}, {"worker-killed": 35, "worker-raises": 45}),
         ((10, 20, 30, 40, 50), set(), {"worker-raises": 35, "worker-exits": 45}),
         ((10, 20, 30, 40, 55), set(), {"worker-killed": 35, "worker-exits": 45}),
         ((10, 20, 31, 55), {20, 31}, {"worker-killed": 15, "worker-raises": 25}),

@@ -304,10 +304,19 @@ def _runs() -> Iterator[tuple[str, Story]]:
         ("it is seen a little late", (12, 22, 31, 40)),
         ("it is saved at odd steps", (13, 25, 33, 40)),
         ("too few are seen to say that a thread writes it", (16, 26)),
+        ("three are enough", (13, 23, 33)),
     ):
         yield what, undisturbed(steps=40, saves=_at(*at))
+    for what, first, latest in (
+        ("it takes unequally long", 13, 47),
+        ("it is seen at any step", 13, 48),
+        ("one is seen as soon as it is begun", 12, 43),
+    ):
+        yield what, undisturbed(steps=60, saves=_at(first, 23, 33, latest, 53, 60))
     parts = [("ck/ema.pt", "moved", 300), ("ck/model.pt", "moved", 900), ("ck/a.npz", "moved", 300)]
     more = {6: [("ck/best.pt", "moved", 300)], 9: [("ck/odd.pt", "moved", 300)]}
+    once = ("ck/early.pt", "moved", 300)
+    more |= {6: [*more[6], once], 9: [*more[9], once]}
     yield (
         "a checkpoint of several files",
         undisturbed(
