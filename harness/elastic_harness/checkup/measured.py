@@ -403,7 +403,7 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
         if pattern != chosen
         and _OF_TORCH.search(pattern)
         and preference(pattern)[3:5] == (True, True)
-        and _are_as_many(sorted({done for _, done in files}), found.steps)
+        and _were_written_together(sorted({done for _, done in files}), found.steps)
     ]
     late = max(found.beside, _seen_late(found))
     return replace(found, beside=late, others=tuple(sorted(others)))
@@ -420,7 +420,7 @@ def _made_beside(found: list[tuple[FileWritten, int]], began: Mapping[str, int])
     return max(done - began[folder] for folder, done in ended.items())
 
 
-def _are_as_many(steps: Sequence[int], others: Sequence[int]) -> bool:
+def _were_written_together(steps: Sequence[int], others: Sequence[int]) -> bool:
     """Tell whether files were written together each time, as far as they are seen."""
     return len(steps) == len(others) and all(
         abs(one - other) <= UNDER_WAY for one, other in zip(steps, others, strict=True)
