@@ -206,6 +206,5 @@ def _described(tensors: list[Any]) -> Part:
     numbers = [
         each if each.is_floating_point() or each.is_complex() else each.double() for each in plain
     ]
-    norm, sketch = probe.sketch_of(numbers)
     size = sum(each.numel() for each in plain)
-    return {"size": size, "digest": probe.digest_of(plain), "norm": norm, "sketch": sketch}
+    return {"size": size, "digest": probe.digest_of(plain), **probe.sketch_of(numbers)}

@@ -6,19 +6,20 @@ that is seen nowhere but in what the script saves. What is in it the `checkpoint
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from elastic_harness.checkup.measured import UNDER_WAY, Measured, pattern_of
+from elastic_harness.history.checkers.distance import UNKNOWN, Distance, distance
 from elastic_harness.history.events import FileWritten
 from elastic_harness.history.history import History
 
 __all__ = ["Part", "Saved", "last_saved", "of_another_step", "what_differs", "why_not_compared"]
 
-# Of a part: its `size` in numbers; `digest`, `norm` and `sketch` as `ParametersHashed` has them.
+# Of a part: its `size` in numbers, and as `ParametersHashed` has them its `digest`, `norm`, `norms`
+# and `sketch`.
 Part = Mapping[str, Any]
 
 
@@ -46,27 +47,22 @@ def what_differs(
     apart = {name: _distance(part, found.get(name)) for name, part in same.items()}
     large = max(part["size"] for part in same.values()) / 2
     of_large = [far for name, far in apart.items() if same[name]["size"] >= large]
-    if not is_same_step and min(of_large) > tolerance:
+    if not is_same_step and min(far.of_all for far in of_large) > tolerance:
         return None
     return " and ".join(
-        f"another {name!r}" + (f", by {far:.2g} (relative)" if math.isfinite(far) else "")
-        if name in found
-        else f"no {name!r}"
-        for name, far in sorted(apart.items())
-        if far > tolerance
+        f"another {name!r}{apart[name]}" if name in found else f"no {name!r}"
+        for name in sorted(apart)
+        if not apart[name].is_within(tolerance)
     )
 
 
-def _distance(part: Part, other: Part | None) -> float:
-    """Return how far another part is from one, as a part of its norm; inf where that is unknown."""
+def _distance(part: Part, other: Part | None) -> Distance:
+    """Return how far another part is from one."""
     if other is None or part["size"] != other["size"]:
-        return math.inf
+        return UNKNOWN
     if part["digest"] == other["digest"]:
-        return 0.0
-    one, two = part["sketch"], other["sketch"]
-    if len(one) != len(two) or not part["norm"]:
-        return math.inf
-    return math.dist(one, two) / float(part["norm"])
+        return Distance(0.0)
+    return distance(other["sketch"], part["sketch"], part["norm"], part["norms"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,6 +197,7 @@ class ParametersHashed(Event):
     `digest` is SHA-256 over the primary optimizer's parameters (None: there is none, for `reason`);
     `optimizer` is one over its state and its settings. `norm` and `sketch` say how far two that
     differ are apart: the squared differences of two sketches add up to the squared distance, about.
+    `norms` are those of the sketch's blocks of tensors, which take turns in it.
     `sharded` names what of it ("parameters", "optimizer") is divided among the ranks. `random` are
     digests of the states of random numbers (torch, cuda, python, numpy). `losses` are the scalars
     that `backward()` was called on in the last steps of this process, the newest last (None: nan or
@@ -209,11 +210,13 @@ class ParametersHashed(Event):
     digest: str | None
     reason: str = ""
     norm: float | None = None
+    norms: tuple[float, ...] = ()
     sketch: tuple[float, ...] = ()
     is_finite: bool = True
     optimizer: str | None = None
     optimizer_is_finite: bool = True
     optimizer_norm: float | None = None
+    optimizer_norms: tuple[float, ...] = ()
     optimizer_sketch: tuple[float, ...] = ()
     lr: tuple[float, ...] = ()
     sharded: tuple[str, ...] = ()

@@ -22,11 +22,13 @@ from tests.unit.history.story import Story
 
 def part(digest: str, *sketch: float, size: int = 4, norm: float = 2.0) -> Part:
     """Return a part of a checkpoint."""
-    return {"digest": digest, "size": size, "norm": norm, "sketch": list(sketch)}
+    return {"digest": digest, "size": size, "norm": norm, "norms": [], "sketch": list(sketch)}
 
 
 MODEL = part("m", 1.0, 1.0, size=100)
 ALIKE = {"model": MODEL, "ema": part("e", 1.0, 0.0)}
+# The same with a block of its own for a small tensor.
+SMALL = {"model": MODEL, "ema": {**part("e", 1.0, 0.0), "norms": [2.0, 1e-3]}}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +36,7 @@ ALIKE = {"model": MODEL, "ema": part("e", 1.0, 0.0)}
     [
         (ALIKE, ""),
         ({**ALIKE, "ema": part("f", 1.0, 0.5)}, "another 'ema', by 0.25 (relative)"),
-        ({**ALIKE, "ema": part("f", 1.0, 0.0000001)}, ""),  # rounding
+        ({**ALIKE, "ema": part("f", 1.0000001, 0.0)}, ""),  # rounding
         ({**ALIKE, "ema": part("f", 1.0, 0.0, size=5)}, "another 'ema'"),
         ({**ALIKE, "ema": part("f", norm=0.0)}, "another 'ema'"),  # nan has no sketch
         ({"model": MODEL}, "no 'ema'"),
@@ -43,7 +45,7 @@ ALIKE = {"model": MODEL, "ema": part("e", 1.0, 0.0)}
         ({"model": part("n", 1.0, 1.1, size=100), "ema": part("f", 1.0, 0.5)}, None),
         # A large part says which step it is of, whatever a small one that stays the same says.
         ({"model": part("n", 1.0, 1.1, size=100), "ema": ALIKE["ema"]}, None),
-        ({"model": part("n", 1.0, 1.0000001, size=100), "ema": part("f", 9.0, 0.0)}, "another"),
+        ({"model": part("n", 1.0000001, 1.0, size=100), "ema": part("f", 9.0, 0.0)}, "another"),
     ],
 )
 def test_a_part_differs_where_the_step_is_the_same(
@@ -52,6 +54,15 @@ def test_a_part_differs_where_the_step_is_the_same(
     """Averaged weights that were not loaded are nowhere else to be seen."""
     differ = what_differs(ALIKE, ALIKE, found, tolerance=1e-6)
     assert differ == said or (said == "another" and (differ or "").startswith("another 'ema'"))
+
+
+def test_a_small_tensor_of_a_part_is_not_lost_beside_a_large_one() -> None:
+    """Of its own block it is more."""
+    found = {**SMALL, "ema": part("f", 1.0, 9e-7)}
+    assert what_differs(SMALL, SMALL, found, tolerance=1e-6) == ""
+    found = {**SMALL, "ema": part("f", 1.0, 1.1e-6)}
+    said = "another 'ema', by 5.5e-07 (relative) of all, and some of the tensors by 0.0011"
+    assert what_differs(SMALL, SMALL, found, tolerance=1e-6) == said
 
 
 @pytest.mark.parametrize(("size", "vouches"), [(49, False), (50, True), (100, True)])
@@ -80,7 +91,7 @@ def test_what_differs_without_a_fault_is_not_compared() -> None:
 
 def test_without_a_tolerance_parts_are_the_same_to_the_bit() -> None:
     """Also those of which no distance can be told: some have nan in them, and others are zero."""
-    lost = {"digest": "n", "size": 1, "norm": None, "sketch": []}
+    lost = {"digest": "n", "size": 1, "norm": None, "norms": [], "sketch": []}
     zero = part("z", 0.0, 0.0, norm=0.0)
     known = {**ALIKE, "lost": lost, "zero": zero}
     assert what_differs(known, known, known, tolerance=0.0) == ""

@@ -45,9 +45,23 @@ def resized(**changed: object) -> Story:
     return story
 
 
+def small(value: float, beside: float = 2000.0) -> dict[str, Any]:
+    """Return a state of a large tensor and a small one, of the norm 1 in the undisturbed run."""
+    known = {"norm": 2000.0, "norms": (2000.0, 1.0), "sketch": (beside, value)}
+    name = f"{value} {beside}"
+    of_optimizer = {f"optimizer_{part}": each for part, each in known.items()}
+    return {"digest": name, "optimizer": name, **known, **of_optimizer}
+
+
+def large(factor: float) -> dict[str, Any]:
+    """Return that state with another large tensor."""
+    return small(1, beside=2000.0 * factor)
+
+
 OTHER = {"digest": "y"}
 SAME = {"are": "same_as_uninterrupted"}
 NEAR = {**SAME, "within": 0.25}
+SMALL = {**SAME, "within": 2e-5}
 STATES: tuple[Row, ...] = (
     ("parameters", "identical", lambda: ended({"is_finite": False}, {}), "invalid", "rank 0 ended"),
     ("optimizer", "identical", lambda: ended({"optimizer_is_finite": False}, {}), "invalid",
@@ -103,6 +117,16 @@ STATES: tuple[Row, ...] = (
      "by 0.25 (relative), 0.25 is allowed"),
     ("parameters", NEAR, lambda: ended({**OTHER, "sketch": (1.0, 1.51)}, reference=({},)),
      "invalid", ", 0.25 is allowed"),
+    # A small tensor is not lost beside a large one, on whichever rank that is.
+    ("parameters", SMALL, lambda: ended(small(1.0005), reference=(small(1),)), "valid", "by 2.5e-"),
+    ("parameters", SMALL, lambda: ended(small(1.02), reference=(small(1),)), "invalid",
+     "by 1e-05 (relative) of all, and some of the tensors by 0.02 (its optimizer's state differs)"),
+    ("parameters", SMALL, lambda: ended(large(1.00002), small(1.0205), reference=(small(1),) * 2),
+     "invalid", "rank 1 ended with different parameters than uninterrupted, by 1e-05"),
+    ("parameters", SMALL, lambda: ended(large(1.2), small(1), reference=(small(1),) * 2),
+     "invalid", "rank 0 ended with different parameters than uninterrupted, by 0.2 (relative)"),
+    ("optimizer", SMALL,
+     lambda: ended(small(1.0205), reference=(small(1),)), "invalid", "some of the tensors by 0.02"),
     # Sketches that cannot be compared are of no known distance.
     ("parameters", NEAR, lambda: ended({**OTHER, "sketch": (1.0,)}, reference=({},)), "invalid",
      "than uninterrupted, 0.25"),
@@ -266,6 +290,9 @@ def losing(
 NOISY: dict[str, Any] = {"wanted": (0.5, 1.5, 0.5, 1.5, 1.0)}
 # 0.001 of the norm away.
 CLOSE: dict[str, Any] = {"sketch": (0.002, 0.0)}
+# 0.01 of a block that has a norm of 0.1.
+SMALL_BLOCK: dict[str, Any] = {"norms": (2.0, 0.1)}
+SMALL_LOST: dict[str, Any] = {"sketch": (0.0, 0.001)}
 SHARDED: dict[str, Any] = {"sharded": ("parameters",)}
 
 
@@ -280,6 +307,9 @@ HIGHER = {"losses": (9.0,), **CLOSE}
         (lambda: losing((9.0,), **CLOSE), "valid",
          "but the parameters are only 0.001 (relative) from the uninterrupted run's"),
         (lambda: losing((9.0,), sketch=(0.00201, 0.0)), "invalid", "at most 1 is allowed"),
+        (lambda: losing((9.0,), before=SMALL_BLOCK, **SMALL_LOST), "unknown",
+         "but the parameters differ from the uninterrupted run's, by 0.0005 (relative), so that"),
+        (lambda: losing((9.0,), before={"norms": (2.0, 1.0)}, **SMALL_LOST), "valid", "but the p"),
         (lambda: losing((9.0,), step=None, before={"step": None}, **CLOSE), "valid", "but the par"),
         (lambda: losing((9.0,), step=5, **CLOSE), "invalid", ""),
         (lambda: losing((9.0,), **SHARDED, **CLOSE), "invalid", ""),

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Literal
 
+from elastic_harness.history.checkers.distance import UNKNOWN, Distance, distance
 from elastic_harness.history.checkers.liveness import formed_worlds
 from elastic_harness.history.checkers.registry import Parameters, checker
 from elastic_harness.history.events import FaultFired, ParametersHashed, ReferenceObserved
@@ -47,7 +48,8 @@ class FinalStateParameters(Parameters):
 
     `identical`: all ranks end with the same (data-parallel training). `same_as_uninterrupted`: each
     rank ends with what it ends with when nothing disturbs the job, to the bit, or `within: 1e-6`
-    (the norm of the difference, divided by the norm).
+    (the norm of the difference, divided by the norm; of a few tensors by themselves at most a
+    thousand times as much).
     """
 
     are: Literal["identical", "same_as_uninterrupted"]
@@ -76,21 +78,21 @@ class LossFound:
 
     A higher one may be another measure of the same: where gradients are added over the ranks, the
     loss of each rank is its part of the whole, and grows as the number of ranks shrinks. `apart` is
-    how far the parameters are from the uninterrupted run's (inf: not known), and `rank_ratio` is
-    how many times as many ranks there are.
+    how far the parameters are from the uninterrupted run's, and `rank_ratio` is how many times as
+    many ranks there are.
     """
 
     steps: int
     value: float
     wanted: float
     at_most: float
-    apart: float
+    apart: Distance
     rank_ratio: float
 
     @property
     def is_nearly_same(self) -> bool:
         """The parameters are the uninterrupted run's, but for rounding."""
-        return self.apart <= NEARLY_SAME
+        return self.apart.worst <= NEARLY_SAME
 
     @property
     def is_part_of_a_sum(self) -> bool:
@@ -151,8 +153,14 @@ def loss(history: History, _: LossParameters) -> Verdict:
         return valid(said, proof)
     if found.is_nearly_same:
         return valid(
-            f"{said}; but the parameters are only {found.apart:.2g} (relative) from the "
+            f"{said}; but the parameters are only {found.apart.of_all:.2g} (relative) from the "
             "uninterrupted run's, so that the loss is measured in another way",
+            proof,
+        )
+    if found.apart.of_all <= NEARLY_SAME:
+        return unknown(
+            f"{said}; but the parameters differ from the uninterrupted run's{found.apart}, so that "
+            "the loss may be measured in another way",
             proof,
         )
     if found.is_part_of_a_sum:
@@ -291,8 +299,10 @@ def _judge_replicas(part: str, states: list[ParametersHashed], proof: list[int])
         f"rank{'s' * (len(each) > 1)} {', '.join(map(str, each))}" for each in ranks.values()
     )
     one, other, *_ = (states[each[0]] for each in ranks.values())
-    how_far = _in_words(_distance(part, other, one))
-    return invalid(f"{groups} ended with {_OTHER[part]}{how_far}", proof)
+    return invalid(
+        f"{groups} ended with {_OTHER[part]}{_distance(part, other, one)}",
+        proof,
+    )
 
 
 def _judge_by_reference(
@@ -313,7 +323,7 @@ def _judge_by_reference(
             proof,
         )
     wanted = [ParametersHashed(**state) for state in reference.states]
-    differ: dict[int, float] = {}
+    differ: dict[int, Distance] = {}
     miscounted = ""
     for rank, (state, other) in enumerate(zip(states, wanted, strict=True)):
         if _digest_of(part, other) is None:
@@ -325,7 +335,7 @@ def _judge_by_reference(
             continue
         said = f"rank {rank} ended after step {state.step}, uninterrupted after {other.step}"
         if not is_same:
-            how_far = _in_words(differ[rank]) + _hints(part, state, other)
+            how_far = f"{differ[rank]}{_hints(part, state, other)}"
             return invalid(f"{said}, and with {_OTHER[part]}{how_far}", proof)
         miscounted = miscounted or (
             f"{said}, but with the same {_NAMES[part]} to the bit: steps were miscounted, or "
@@ -335,10 +345,11 @@ def _judge_by_reference(
         return unknown(miscounted, proof)
     if not differ:
         return valid(f"{_NAMES[part]} as of the uninterrupted run, to the bit", proof)
-    worst = max(differ, key=differ.__getitem__)
+    are_allowed = within is not None and all(far.is_within(within) for far in differ.values())
+    worst = max(differ, key=lambda rank: differ[rank].worst)
     state, other = states[worst], wanted[worst]
-    said = f"rank {worst} ended with {_OTHER[part]} than uninterrupted{_in_words(differ[worst])}"
-    if within is not None and differ[worst] <= within:
+    said = f"rank {worst} ended with {_OTHER[part]} than uninterrupted{differ[worst]}"
+    if are_allowed:
         return valid(f"{said}, {within:g} is allowed", proof)
     said += _hints(part, state, other)
     sizes = {each.world_size for each in history.worlds.rounds if each.last_step is not None}
@@ -351,39 +362,36 @@ def _judge_by_reference(
     return invalid(said if within is None else f"{said}, {within:g} is allowed", proof)
 
 
-def _distance(part: str, state: ParametersHashed, other: ParametersHashed) -> float:
-    """Return the norm of the difference as a part of the norm, by the sketches; inf: unknown."""
+def _distance(part: str, state: ParametersHashed, other: ParametersHashed) -> Distance:
     if part == "parameters":
-        one, two, norm = state.sketch, other.sketch, other.norm
-    else:
-        one, two, norm = state.optimizer_sketch, other.optimizer_sketch, other.optimizer_norm
-    if len(one) != len(two) or not one or not norm:
-        return math.inf
-    found = math.dist(one, two) / norm
-    if part == "optimizer" and state.lr != other.lr:  # no part of the sketch
-        found = max(found, _rates_apart(state.lr, other.lr))
-    return math.inf if math.isnan(found) else found
+        return distance(state.sketch, other.sketch, other.norm, other.norms)
+    found = distance(
+        state.optimizer_sketch,
+        other.optimizer_sketch,
+        other.optimizer_norm,
+        other.optimizer_norms,
+    )
+    if state.lr != other.lr:  # no part of the sketch
+        return replace(found, of_all=max(found.of_all, _rates_apart(state.lr, other.lr)))
+    return found
 
 
 def _replicas_apart(
     states: Sequence[ParametersHashed], others: Sequence[ParametersHashed]
-) -> float:
-    """Return how far the parameters of two runs are apart at the same step; inf: unknown."""
+) -> Distance:
+    """Return how far the parameters of two runs are apart at the same step."""
     if any("parameters" in state.sharded for state in (*states, *others)):
-        return math.inf
+        return UNKNOWN
     if len({state.step for state in (*states, *others)}) > 1:
-        return math.inf
-    return max(_distance("parameters", one, two) for one in states for two in others)
+        return UNKNOWN
+    found = [_distance("parameters", one, two) for one in states for two in others]
+    return max(found, key=lambda far: (far.worst, far.of_all))
 
 
 def _rates_apart(rates: Sequence[float], others: Sequence[float]) -> float:
     if len(rates) != len(others) or not any(others):
         return math.inf
     return math.dist(rates, others) / math.hypot(*others)
-
-
-def _in_words(distance: float) -> str:
-    return "" if math.isinf(distance) else f", by {distance:.2g} (relative)"
 
 
 def _hints(part: str, state: ParametersHashed, other: ParametersHashed) -> str:

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["describe", "digest_of", "sketch_of"]
 
-_BLOCKS = 16
+_MAX_BLOCKS = 64
 # Small models have several sketches, which costs nothing and makes the distance exact to some 10 %.
 _MAX_SKETCHES = 8
+_MAX_SUMS = 256
 _SIGNS_IN_ALL = 1 << 22
 _PIECE = 1 << 20
 
@@ -36,12 +37,12 @@ def describe(kind: str, state: Any, groups: Any, step: int | None, losses: list[
         told["sharded"] = _sharded(kind, groups)
         parameters = [_local(each) for group in groups for each in group["params"]]
         told["digest"] = digest_of(parameters)
-        told["norm"], told["sketch"] = sketch_of(parameters)
+        told |= sketch_of(parameters)
         told["is_finite"] = told["norm"] is not None
         values = list(_values_of(state, groups))
         told["optimizer"] = digest_of(values)
         tensors = [value for value in values if hasattr(value, "untyped_storage")]
-        told["optimizer_norm"], told["optimizer_sketch"] = sketch_of(tensors)
+        told |= {f"optimizer_{name}": value for name, value in sketch_of(tensors).items()}
         told["optimizer_is_finite"] = told["optimizer_norm"] is not None
         told["lr"] = [float(group["lr"]) for group in groups if "lr" in group]
         told["random"] = _random()
@@ -112,8 +113,11 @@ def _add(digest: _Hash, tensor: Any) -> None:
         digest.update((ctypes.c_char * size).from_address(tensor.data_ptr()))
 
 
-def sketch_of(tensors: list[Any]) -> tuple[float | None, list[float]]:
-    """Return the norm of all values, and their sketch; None where some are not finite."""
+def sketch_of(tensors: list[Any]) -> dict[str, Any]:
+    """Return the `norm` of all values (None: some are not finite), and `norms` and `sketch`.
+
+    `norms` has one of each block; sketch after sketch has a sum of each block.
+    """
     import math
 
     torch: Any = sys.modules["torch"]
@@ -122,21 +126,36 @@ def sketch_of(tensors: list[Any]) -> tuple[float | None, list[float]]:
     ]
     tensors = [each for each in tensors if each.is_floating_point()]
     size = sum(each.numel() for each in tensors)
-    sketches = max(1, min(_MAX_SKETCHES, _SIGNS_IN_ALL // max(1, size)))
-    squares, sums = 0.0, [0.0] * (_BLOCKS * sketches)
+    blocks = max(1, min(_MAX_BLOCKS, len(tensors)))
+    by_size = sorted(range(len(tensors)), key=lambda number: -tensors[number].numel())
+    # Half of the blocks are for one tensor each if there are more tensors than blocks.
+    alone = blocks if len(tensors) == blocks else blocks // 2
+    block_of = {
+        number: place
+        if place < alone
+        else alone + (place - alone) * (blocks - alone) // (len(tensors) - alone)
+        for place, number in enumerate(by_size)
+    }
+    most = min(_MAX_SKETCHES, _MAX_SUMS // blocks)
+    sketches = max(1, min(most, _SIGNS_IN_ALL // max(1, size)))
+    squares, sums = [0.0] * blocks, [0.0] * (blocks * sketches)
     for number, tensor in enumerate(tensors):
         # The generator is our own: the script's random numbers stay as they are.
         signs = torch.Generator(device="cpu").manual_seed(number)
+        block = block_of[number]
         for piece in tensor.reshape(-1).split(_PIECE):
             values = piece.double()
-            squares += float(values @ values)
+            squares[block] += float(values @ values)
             for sketch in range(sketches):
                 drawn = torch.randint(0, 2, values.shape, generator=signs, device="cpu")
-                place = sketch * _BLOCKS + number % _BLOCKS
-                sums[place] += float(values @ (drawn.double() * 2 - 1))
-    if not math.isfinite(squares):
-        return None, []
-    return math.sqrt(squares), [each / math.sqrt(sketches) for each in sums]
+                sums[sketch * blocks + block] += float(values @ (drawn.double() * 2 - 1))
+    if not math.isfinite(sum(squares)):
+        return {"norm": None, "norms": [], "sketch": []}
+    return {
+        "norm": math.sqrt(sum(squares)),
+        "norms": [math.sqrt(each) for each in squares],
+        "sketch": [each / math.sqrt(sketches) for each in sums],
+    }
 
 
 def _sharded(kind: str, groups: Any) -> list[str]:
