@@ -100,7 +100,8 @@ def test_a_script_that_is_wrong_is_found_out(
     assert "the random numbers of numpy" not in said, "no seed sets these"
 
 
-AVERAGE = """            for mine, other in zip(average.parameters(), model.parameters()):
+AVERAGE = """            best = max(best, float(network[0].weight.sum()))
+            for mine, other in zip(average.parameters(), model.parameters()):
                 mine.data.lerp_(other.data, 0.1)
 """
 
@@ -108,7 +109,10 @@ AVERAGE = """            for mine, other in zip(average.parameters(), model.para
 def test_averaged_weights_that_are_saved_and_not_loaded_are_seen_in_the_checkpoint(
     tmp_path: Path,
 ) -> None:
-    """No optimizer has them, and the training does not need them: only what is saved shows it."""
+    """No optimizer has them, and the training does not need them: only what is saved shows it.
+
+    So it is with the best value so far.
+    """
     text = (ROOT / "examples" / "minimal.py").read_text()
     made, saved, step, loads = (
         "    optimizer = ",
@@ -117,10 +121,12 @@ def test_averaged_weights_that_are_saved_and_not_loaded_are_seen_in_the_checkpoi
         '        optimizer.load_state_dict(state["optimizer"])\n',
     )
     assert all(text.count(each) == 1 for each in (made, saved, step, loads)), text
-    text = text.replace(made, f"    global average\n    average = copy.deepcopy(network)\n{made}")
-    text = text.replace(saved, f'{saved}"average": average.state_dict(), ')
+    global_ = "    global average, best\n"
+    text = text.replace(made, f"{global_}    average, best = copy.deepcopy(network), -99.0\n{made}")
+    text = text.replace(saved, f'{saved}"best": best, "average": average.state_dict(), ')
     text = text.replace(step, step + AVERAGE).replace("import os\n", "import copy\nimport os\n")
-    right = text.replace(loads, f'{loads}        average.load_state_dict(state["average"])\n')
+    loads_best = f"{loads}        globals().update(best=state['best'])\n"
+    right = text.replace(loads, f'{loads_best}        average.load_state_dict(state["average"])\n')
     (tmp_path / "wrong.py").write_text(text)
     (tmp_path / "right.py").write_text(right)
     words = ("--only=worker-killed", "--nodes=2")
@@ -128,8 +134,12 @@ def test_averaged_weights_that_are_saved_and_not_loaded_are_seen_in_the_checkpoi
     assert done.returncode == 0, done.stdout + done.stderr
     done = check_up(*words, "wrong.py", "--steps=60", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "the last checkpoint has another 'average'" in " ".join(done.stdout.split())
-    apart = text.replace(f'{saved}"average": average.state_dict(), ', saved).replace(
+    told = " ".join(done.stdout.split())
+    assert re.search(
+        r"the last checkpoint has another 'average', by .* and another 'best', by", told
+    )
+    apart = text.replace('"average": average.state_dict(), ', "").replace(loads, loads_best)
+    apart = apart.replace(
         "    if CHECKPOINT.exists():\n",
         '    torch.save(average.state_dict(), CHECKPOINT.with_name("average.pt"))\n'
         "    if CHECKPOINT.exists():\n",

@@ -51,7 +51,7 @@ _ADVICE: Mapping[str, str] = {
     "together, and at the same step.",
     "loss": "Save and load weights, optimizer and learning rate schedule together; and keep the "
     "global batch and its learning rate where the number of ranks changes.",
-    "checkpoint": "Load all that is saved, also averaged weights and statistics.",
+    "checkpoint": "Load all that is saved, also averaged weights, statistics and the best loss.",
     "optimizer": "Save and load the optimizer's state and its schedule with the weights.",
     "finished_at": "Save how many steps are done; and let an error end the script with an exit "
     "code that is not 0, or the launcher does not start it again.",

@@ -1,4 +1,4 @@
-"""Reads what torch.save and safetensors wrote, in a process of its own that has torch (`main`).
+"""Reads what torch and safetensors wrote, in a process of its own that has torch (`main`).
 
 The classes that are pickled in a checkpoint are not loaded: they are the script's, and need not be
 there.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import select
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +26,10 @@ __all__ = ["CheckpointReader", "main"]
 # A larger one takes longer to read than a check-up should wait for.
 _MOST_BYTES = 1 << 30
 _PATIENCE_S = 60.0
+# Says what is in a folder of torch.distributed.checkpoint.
+_OF_A_FOLDER = ".metadata"
+# Counts what a restart makes, or how an object of torch was made.
+_OF_NO_STATE = re.compile(r"restart|resum|(^|\.)_")
 # Without the folder that the check-up was called in: a script may have a module of any name there.
 _READ = f"import sys; sys.path = [*filter(None, sys.path)]; from {__name__} import main; main()"
 
@@ -96,27 +102,36 @@ def _parts_at(path: str) -> dict[str, Part]:
         return {}
     parts: dict[str, Part] = {}
     for each in paths:
+        file = os.path.basename(each)
         for name, value in _split(_load(each)):
-            tensors = list(_tensors_in(value, {}))
+            tensors = list(_tensors_in(value, {})) or _number_in(name, value)
             if tensors:
-                told = name if len(paths) == 1 else f"{os.path.basename(each)} {name}".strip()
-                parts[told or os.path.basename(each)] = _described(tensors)
+                is_alone = len(paths) == 1 or file == _OF_A_FOLDER
+                told = name if is_alone else f"{file} {name}".strip()
+                parts[told or file] = _described(tensors)
     return parts
 
 
 def _load(path: str) -> object:
     """Return what was saved in a file; None if it is no checkpoint (a JSON file, for example)."""
     if path.endswith(".distcp"):
-        return None  # tensors of one rank, in an order that may be another each time
+        return None  # tensors of one rank: all are read together
     try:
         if path.endswith(".safetensors"):
             from safetensors.torch import load_file  # type: ignore[import-not-found, unused-ignore]
 
             return load_file(path)
+        if os.path.basename(path) == _OF_A_FOLDER:
+            from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+            with tempfile.TemporaryDirectory() as folder:
+                one_file = os.path.join(folder, "all.pt")
+                dcp_to_torch_save(os.path.dirname(path), one_file)
+                return _load(one_file)
         import torch
 
         return torch.load(path, map_location="cpu", weights_only=False, pickle_module=_Pickles)
-    except Exception:  # noqa: BLE001 (whatever a file may be)
+    except BaseException:  # noqa: BLE001 (whatever a file may be; a CheckpointException is no less)
         return None
 
 
@@ -197,6 +212,18 @@ def _tensors_in(value: Any, seen: dict[int, object]) -> Iterator[Any]:  # noqa: 
         inside = [vars(value)]
     for each in inside:
         yield from _tensors_in(each, seen)
+
+
+def _number_in(name: str, value: object) -> list[Any]:
+    """Return a number that stands under a name by itself, as a tensor: none, if it is none."""
+    import torch
+
+    if not isinstance(value, int | float) or _OF_NO_STATE.search(name):
+        return []
+    try:
+        return [torch.tensor([float(value)], dtype=torch.float64)]
+    except OverflowError:
+        return []
 
 
 def _described(tensors: list[Any]) -> Part:

@@ -94,8 +94,9 @@ def last_saved(history: History, seen: Measured) -> Saved | None:
     if seen.is_global and not last - UNDER_WAY <= done <= last + UNDER_WAY:
         return None
     path = written[-1].event.path
-    # A folder for each checkpoint has several files.
-    path = os.path.dirname(path) if "*" in os.path.dirname(pattern) else path
+    # A folder for each checkpoint has several files, and so has one that torch divides by ranks.
+    has_several = "*" in os.path.dirname(pattern) or path.endswith((".distcp", "/.metadata"))
+    path = os.path.dirname(path) or "." if has_several else path
     newest = {pattern_of(e.event.path): e.event.path for e in history.of_kind(FileWritten)}
     others = [newest[each] for each in seen.checkpoints.others if each in newest]
     inside = f"{path}/"
@@ -104,7 +105,7 @@ def last_saved(history: History, seen: Measured) -> Saved | None:
 
 def why_not_compared(named: str, saved: Sequence[Saved | None]) -> str:
     """Say why nothing is compared with what the undisturbed runs saved last."""
-    why = "could not be read as a file of torch.save or safetensors of less than 1 GB"
+    why = "could not be read as what torch or safetensors wrote, of less than 1 GB"
     if None in saved:
         why = "was not seen to be of the same step in both runs without a fault"
     return (

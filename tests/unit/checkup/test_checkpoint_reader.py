@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from elastic_harness.checkup.checkpoint_reader import CheckpointReader
+from torch.distributed.checkpoint import state_dict_saver
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,8 @@ def test_a_checkpoint_is_told_by_its_parts(reader: CheckpointReader, tmp_path: P
         "settings": 2,
         "ck.pt": 3,  # what stands beside those
         "turn": 2,
+        "extra.step": 1,
+        "epoch": 1,
     }
     assert found["extra.ema"]["norm"] == pytest.approx(5**0.5)
     digests = found["extra.ema"]["digest"], found["model"]["digest"]
@@ -71,7 +74,7 @@ def test_what_is_no_checkpoint_is_not_told(reader: CheckpointReader, tmp_path: P
     assert reader.read(str(path)) == {}
     path.write_text("half a file")
     assert reader.read(str(path)) == {}
-    torch.save({"step": 3}, path)
+    torch.save({"of": "words", "huge": 10**400, 3: 3, "all": [1, 2]}, path)
     assert reader.read(str(path)) == {}
     torch.save({"w": torch.ones(2)}, path)
     assert reader.read(str(path))
@@ -80,15 +83,52 @@ def test_what_is_no_checkpoint_is_not_told(reader: CheckpointReader, tmp_path: P
 
 
 def test_a_folder_is_told_as_one(reader: CheckpointReader, tmp_path: Path) -> None:
-    """As Hugging Face has it; shards of torch.distributed.checkpoint are left out."""
+    """As Hugging Face has it."""
     torch.save({"w": torch.ones(2)}, tmp_path / "model.bin")
     torch.save({"state": {0: {"m": torch.ones(3)}}}, tmp_path / "optimizer.pt")
-    torch.save(torch.ones(4), tmp_path / "__0_0.distcp")
     (tmp_path / "trainer_state.json").write_text("{}")
     found = reader.read(str(tmp_path))
     assert found is not None
     sizes = {name: each["size"] for name, each in found.items()}
     assert sizes == {"model.bin": 2, "optimizer.pt state": 3}
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_folder_of_torch_distributed_checkpoint_is_told(
+    reader: CheckpointReader, tmp_path: Path
+) -> None:
+    """Its shards by themselves are not."""
+    saved = {"model": {"w": torch.ones(4)}, "best": 0.5, "name": "x"}
+    state_dict_saver.save(saved, checkpoint_id=tmp_path / "ck", no_dist=True)
+    torch.save({"ema": torch.ones(3)}, tmp_path / "ck" / "extra.pt")
+    found = reader.read(str(tmp_path / "ck"))
+    sizes = {name: each["size"] for name, each in (found or {}).items()}
+    assert sizes == {"model": 4, "best": 1, "extra.pt": 3}
+    (tmp_path / "ck" / ".metadata").write_text("torn")
+    assert list(reader.read(str(tmp_path / "ck")) or {}) == ["extra.pt"]
+    assert not list(tmp_path.glob("*.pt")), "what is made on the way goes"
+
+
+def test_a_number_by_a_name_of_its_own_is_a_part(reader: CheckpointReader, tmp_path: Path) -> None:
+    """The best loss, patience; not what counts restarts, nor how an object of torch was made."""
+    saved = {
+        "best": -1.5,
+        "stop": {"patience": 3, "is_over": False, "deep": {"x": 1}},
+        "schedule": {"last_epoch": 2, "_step_count": 3},
+        "restarts": 2,
+        "run": {"resumed_at": 20},
+        "lost": float("nan"),
+    }
+    torch.save(saved, tmp_path / "ck.pt")
+    found = reader.read(str(tmp_path / "ck.pt"))
+    assert found is not None
+    assert {name: each["norm"] for name, each in found.items()} == {
+        "best": 1.5,
+        "stop.patience": 3.0,
+        "stop.is_over": 0.0,
+        "schedule.last_epoch": 2.0,
+        "lost": None,
+    }
 
 
 def test_a_process_that_has_ended_tells_nothing(tmp_path: Path) -> None:

@@ -109,6 +109,10 @@ def test_without_a_tolerance_parts_are_the_same_to_the_bit() -> None:
         ("ck.pt", "ck.pt", 12, True, "ck.pt"),
         ("ck-12.pt", "ck-*.pt", 12, True, "ck-12.pt"),
         ("out-12/model.bin", "out-*/model.bin", 12, True, "out-12"),
+        ("out/__0_0.distcp", "out/__*_*.distcp", 12, True, "out"),
+        ("out/.metadata", "out/.metadata", 12, True, "out"),
+        ("x.metadata", "x.metadata", 12, True, "x.metadata"),
+        ("__0_0.distcp", "__*_*.distcp", 12, True, "."),
         ("other.pt", "ck.pt", 12, True, None),
         ("ck.pt", "ck.pt", 10, True, "ck.pt"),  # seen late
         ("ck.pt", "ck.pt", 14, True, "ck.pt"),
