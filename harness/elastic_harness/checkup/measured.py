@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median_high
@@ -365,11 +365,13 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
     """
     groups: dict[str, list[tuple[FileWritten, int]]] = defaultdict(list)
     began: dict[str, int] = {}  # by folder
+    written: list[tuple[str, int]] = []
     for entry in history.of_kind(FileWritten):
         done = sum(1 for step in first.steps if step.at <= entry.at)
         began.setdefault(os.path.dirname(entry.event.path), done)
         if done and _size(entry.event) >= _SMALLEST_CHECKPOINT:
             groups[pattern_of(entry.event.path)].append((entry.event, done))
+            written.append((pattern_of(entry.event.path), done))
     named = {pattern: found for pattern, found in groups.items() if len(found) > 1}
     named = {pattern: found for pattern, found in named.items() if not _is_log(found)}
     if not named:
@@ -399,11 +401,11 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
     )
     others = [
         pattern
-        for pattern, files in named.items()
+        for pattern in named
         if pattern != chosen
         and _OF_TORCH.search(pattern)
         and preference(pattern)[3:5] == (True, True)
-        and _were_written_together(sorted({done for _, done in files}), found.steps)
+        and _are_written_together({pattern, chosen}, written)
     ]
     late = max(found.beside, _seen_late(found))
     return replace(found, beside=late, others=tuple(sorted(others)))
@@ -420,11 +422,25 @@ def _made_beside(found: list[tuple[FileWritten, int]], began: Mapping[str, int])
     return max(done - began[folder] for folder, done in ended.items())
 
 
-def _were_written_together(steps: Sequence[int], others: Sequence[int]) -> bool:
-    """Tell whether files were written together each time, as far as they are seen."""
-    return len(steps) == len(others) and all(
-        abs(one - other) <= UNDER_WAY for one, other in zip(steps, others, strict=True)
-    )
+def _are_written_together(two: Collection[str], written: Sequence[tuple[str, int]]) -> bool:
+    """Tell whether of two patterns one file is mostly seen next to the other.
+
+    All files are seen in their order, however late; and what is told twice counts once.
+    """
+    order: list[tuple[str, int]] = []
+    for pattern, done in written:
+        is_again = order and order[-1][0] == pattern and done - order[-1][1] <= UNDER_WAY
+        if pattern in two and not is_again:
+            order.append((pattern, done))
+    paired = {
+        place
+        for first, ((one, done), (other, later)) in enumerate(pairwise(order))
+        if one != other and later - done <= UNDER_WAY
+        for place in (first, first + 1)
+    }
+    times = Counter(pattern for pattern, _ in order)
+    near = Counter(order[place][0] for place in paired)
+    return all(2 * near[each] > times[each] for each in two)
 
 
 def _seen_late(found: Checkpoints) -> int:

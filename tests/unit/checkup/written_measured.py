@@ -5,6 +5,7 @@ python -m tests.unit.checkup.written_measured > tests/unit/checkup/measured.txt
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -64,6 +65,10 @@ def _each(*files: tuple[str, str, int], every: int = 3) -> Saves:
 
 def _at(*steps: int) -> Saves:
     return lambda step: [("ck.pt", "moved", 900)] if step in steps else []
+
+
+def _from(saves: dict[int, list[tuple[str, str, int]]], step: int) -> list[tuple[str, str, int]]:
+    return saves.get(step, [])
 
 
 def _of_sizes(path: str, how: str, sizes: Sequence[int]) -> Saves:
@@ -327,6 +332,20 @@ def _runs() -> Iterator[tuple[str, Story]]:
             ]
         ),
     )
+    ema, model = ("ema.pt", "moved", 300), ("model.pt", "moved", 900)
+    for what, seen in (
+        ("two files that are seen late, in their order", {6: "e", 10: "m em em", 12: "em"}),
+        ("two files that are told of twice each", {6: "eemm", 12: "eemm"}),
+        ("two files a little apart", {4: "e", 6: "m", 10: "e", 12: "m"}),
+        ("two files, mostly together", {3: "em", 6: "m", 9: "em"}),
+        ("two files, half of the one alone", {3: "em", 6: "m", 9: "em", 12: "m"}),
+        ("two files, half of the other alone", {3: "em", 6: "e", 9: "em", 12: "e"}),
+    ):
+        saves = {
+            step: [{"e": ema, "m": model}[each] for each in files.replace(" ", "")]
+            for step, files in seen.items()
+        }
+        yield what, undisturbed(saves=functools.partial(_from, saves))
     yield "nothing is saved, and no end is seen", undisturbed(saves=lambda _: [], digest=None)
     yield "rank 1 began elsewhere", _told(undisturbed(), ResumeObserved, 1, step=3)
     yield "where rank 1 began is not known", _told(undisturbed(), ResumeObserved, 1, step=None)
