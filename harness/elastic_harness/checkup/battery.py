@@ -214,10 +214,14 @@ def _one_later(seen: Measured) -> int:
     """Return a step behind the checkpoint that follows that of the middle, if there is one.
 
     What is right at every second checkpoint only (with gradients that are half accumulated) is
-    wrong there.
+    wrong there. If names have got another digit by the end (`epoch_10`), it is behind the last one:
+    sorted as text, the newest is not the last, which costs the more the later it is.
     """
     middle = _middle(seen)
     saved, half = _saved_in_time(seen)
+    longer = None if seen.checkpoints is None else seen.checkpoints.longer
+    if longer is not None and middle - half <= longer < max(saved, default=0):
+        return saved[-1] + half
     return min((each + half for each in saved if each + half > middle), default=middle)
 
 

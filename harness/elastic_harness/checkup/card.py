@@ -44,7 +44,8 @@ _SECONDS_BEHIND_A_NOTICE = 14.0
 
 # What mends it, by the clause that does not hold: the first that fits is said.
 _ADVICE: Mapping[str, str] = {
-    "steps_lost": "Save more often; for a preemption, save when SIGTERM comes.",
+    "steps_lost": "Save more often; load the newest checkpoint (as text, step_90 comes after "
+    "step_100); for a preemption, save when SIGTERM comes.",
     "samples": "Save the place in the data (epoch and position) with the weights, and begin there; "
     "the position in samples, not in steps, where the number of ranks may change.",
     "parameters": "Save and load weights, optimizer, learning rate schedule and random numbers "

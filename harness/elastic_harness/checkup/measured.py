@@ -96,7 +96,8 @@ class Checkpoints:
     `written` is what they are called while they are written, `named` when they are complete.
     `steps` are how many steps were done when each was; `beside` the most that were made from the
     first file of one to its last, by a script that saves in the background. `others` are what else
-    torch wrote each time.
+    torch wrote each time. `longer` is how many steps were done when a number in the name got
+    another digit, the last time (None: none did).
     """
 
     written: str
@@ -104,6 +105,7 @@ class Checkpoints:
     steps: tuple[int, ...]
     beside: int
     others: tuple[str, ...] = ()
+    longer: int | None = None
 
     @property
     def interval(self) -> int:
@@ -398,6 +400,14 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
         named=chosen,
         steps=tuple(sorted({done for _, done in named[chosen]})),
         beside=_made_beside(named[chosen], began),
+        longer=max(
+            (
+                done
+                for (one, _), (other, done) in pairwise(named[chosen])
+                if len(other.path) > len(one.path)
+            ),
+            default=None,
+        ),
     )
     others = [
         pattern

@@ -190,6 +190,28 @@ def test_workers_fail_behind_different_checkpoints(
 
 
 @pytest.mark.parametrize(
+    ("saved", "longer", "step"),
+    [
+        ((10, 20, 30, 40, 50, 60), 29, 45),  # the tests in the middle see it, at step 35
+        ((10, 20, 30, 40, 50, 60), 30, 55),
+        ((10, 20, 30, 40, 50, 60), 49, 55),
+        ((10, 20, 30, 40, 50, 60), 50, 45),  # only the newest in time has it
+        ((10, 20, 30, 40, 50, 60), None, 45),
+        ((58,), 58, 34),
+    ],
+)
+def test_a_worker_fails_where_names_that_are_sorted_as_text_cost_most(
+    saved: tuple[int, ...], longer: int | None, step: int
+) -> None:
+    """`epoch_9` goes behind `epoch_10` then, and all that was done since is lost."""
+    checkpoints = Checkpoints(written="ck", named="ck", steps=saved, beside=0, longer=longer)
+    found = replace(seen(steps=62), checkpoints=checkpoints)
+    (test,) = (each for each in BATTERY if each.name == "worker-exits")
+    (entry,) = test.make(Checkup(job=JOB), found)
+    assert entry["at"]["step"] == step
+
+
+@pytest.mark.parametrize(
     ("test", "lost"),
     [
         ("worker-killed", 10),

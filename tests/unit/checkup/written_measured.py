@@ -437,6 +437,7 @@ def _measured(story: Story, outcome: str, said: str) -> Iterator[str]:
     if (saved := seen.checkpoints) is not None:
         beside = f", beside {saved.beside}" if saved.beside else ""
         beside += f", with {', '.join(saved.others)}" if saved.others else ""
+        beside += f", with longer names from {saved.longer} on" if saved.longer else ""
         yield (
             f"  writes {saved.written}, named {saved.named}, at {saved.steps}: "
             f"{saved.interval}{beside}"
