@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import contextlib
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -146,9 +147,28 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return (yield)
 
 
-@pytest.hookimpl(wrapper=True, trylast=True)  # innermost: what we say belongs to the test's call
+@pytest.hookimpl(wrapper=True, trylast=True)  # innermost: what we say belongs to the test's setup
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """Show what a test's jobs did if a fixture that has run them has failed."""
+    with _explaining(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Judge a test's jobs as part of the test, or show what they did if it has failed."""
+    with _explaining(item):
+        yield
+    if (jobs := item.stash.get(JOBS_KEY, None)) is not None:
+        # A unittest.TestCase lets nothing out of its methods, and has pytest keep it.
+        if kept := getattr(item, "_excinfo", None):
+            jobs.explain(kept[0].value)
+        else:
+            jobs.judge()
+
+
+@contextlib.contextmanager
+def _explaining(item: pytest.Item) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
@@ -160,12 +180,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
             else:
                 jobs.explain(error)
         raise
-    if (jobs := item.stash.get(JOBS_KEY, None)) is not None:
-        # A unittest.TestCase lets nothing out of its methods, and has pytest keep it.
-        if kept := getattr(item, "_excinfo", None):
-            jobs.explain(kept[0].value)
-        else:
-            jobs.judge()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -38,7 +38,7 @@ class _Failures:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take a failed test for unknown if that is what is said of its runs, and nothing worse."""
         if report.failed:
-            properties = report.user_properties if report.when == "call" else ()
+            properties = report.user_properties if report.when != "teardown" else ()
             outcomes = {value for name, value in properties if name == "elastic_outcome"}
             is_unknown = "unknown" in outcomes and "invalid" not in outcomes
             self.codes.add(_UNKNOWN if is_unknown else _INVALID)

@@ -64,12 +64,13 @@ def complete_report(
         vars(report)["elastic_cold"] = _cold_starts(hub)
         vars(report)["elastic_runs"] = [*hub.summaries]
         hub.summaries.clear()
-    if call.when == "call" and (hub := hub_in_use(item.config)) is not None:
+    is_last = call.when == "call" or (call.when == "setup" and not report.passed)
+    if is_last and (hub := hub_in_use(item.config)) is not None:
         _add_properties(item, report, hub)
     run = item.stash.get(RUN_KEY, None)
     if run is not None and hasattr(item.config, "workerinput"):
         vars(report)["elastic_seed"] = run.plan.seed.value
-    if run is None or not report.failed or call.when != "call":
+    if run is None or not report.failed or not is_last:
         return
     found = ("elastic_run_directory", run.directory.path)
     report.user_properties.append(found)

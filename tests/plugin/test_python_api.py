@@ -140,6 +140,14 @@ TESTS = """
         assert job.wait().succeeded
         assert job.restarts == 1
 
+    @pytest.fixture
+    def greeted(elastic_job):
+        job = elastic_job("hello.py").wait()
+        assert job.restarts == 1
+
+    def test_of_a_fixture_that_fails(greeted):
+        pass
+
     def test_that_leaves_a_job_running(elastic_job):
         elastic_job("forever.py").wait_for_round(1)
 
@@ -258,9 +266,10 @@ def called(place: Place) -> Called:
 
 
 def test_the_session_ends_as_a_session_with_failures_does(called: Called) -> None:
-    """Exit code 1; every failure is one of a test, none of a teardown."""
+    """Exit code 1; every failure is one of a test, or of its own fixture, none of a teardown."""
     assert called.code == pytest.ExitCode.TESTS_FAILED, called.out
-    assert "ERROR" not in called.outcomes.values(), called.out
+    errors = [test for test, outcome in called.outcomes.items() if outcome == "ERROR"]
+    assert errors == ["test_of_a_fixture_that_fails"], called.out
 
 
 @pytest.mark.parametrize(
@@ -316,6 +325,14 @@ def test_an_assertion_of_the_test_keeps_the_traces_of_a_job_that_went_well(
     (kept,) = [name for name in place.runs if "test_an_assertion_of_its_own" in name]
     files = {path.name for path in (place.folder / ".elastic" / kept).iterdir()}
     assert {"history.jsonl", "plan.json", "logs", "timeline.html", "trace.json"} <= files
+
+
+def test_a_fixture_that_fails_shows_its_job(called: Called) -> None:
+    """As a test that fails does."""
+    about = called.about("test_of_a_fixture_that_fails")
+    assert ">       assert job.restarts == 1" in about
+    assert "INVALID: test test_of_a_fixture_that_fails" in about
+    assert "again          pytest test_jobs.py::test_of_a_fixture_that_fails" in about
 
 
 def test_what_holds_for_every_job_is_judged_as_part_of_the_test(called: Called) -> None:
@@ -394,6 +411,7 @@ def test_only_failed_tests_leave_artifacts(called: Called, place: Place) -> None
     assert kept == {
         "test_a_wait_that_is_not_met",
         "test_an_assertion_of_its_own",
+        "test_of_a_fixture_that_fails",
         "test_with_a_fault_that_never_fires",
         "test_with_a_fault_that_never_fires_as_expected",
         "test_with_a_fault_that_comes_too_late",
