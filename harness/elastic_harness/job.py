@@ -144,8 +144,10 @@ class Job:
         checkers: Registry = STANDARD,
         says_how_it_ends: bool = False,
         add_reference: Callable[[], None] = lambda: None,
+        check: Callable[[Sequence[Entry]], object] = lambda _: None,
     ) -> None:
         self._starter = start
+        self._check = check
         self._checkers = checkers
         self._says_how_it_ends = says_how_it_ends
         self._add_reference = add_reference
@@ -154,8 +156,7 @@ class Job:
         self._catalog = catalog
         self._draw = draw
         self._read_results = read_results
-        self._pending: list[Entry] = []
-        self._ids: list[str] = []  # of all entries
+        self._entries: list[Entry] = []
         self._open: OpenRun | None = None
         self._result: RunResult | None = None
         self._names = 0
@@ -176,7 +177,7 @@ class Job:
     def start(self) -> Job:
         """Start the job now; harmless when it has started."""
         if self._open is None:
-            self._open = self._starter(tuple(self._pending))
+            self._open = self._starter(tuple(self._entries))
         return self
 
     @property
@@ -375,12 +376,11 @@ class Job:
         return self._result
 
     def _add_entry(self, entry: Entry) -> None:
-        self._ids.append(str(entry.id))
-        if self._open is None:
-            self._pending.append(entry)
-        else:
+        if self._open is not None:  # else all are checked together at the start
+            self._check((*self._entries, entry))
             run = self._open.run
             self._open.thread.call(lambda: run.tell(m.EntryAdded(entry=entry)))
+        self._entries.append(entry)
 
     def _started(self) -> OpenRun:
         self.start()
@@ -394,7 +394,8 @@ class Job:
     def _wait_for(
         self, condition: Mapping[str, object], within: str | float, after: Injected | str | None
     ) -> None:
-        clause = _read_wait(condition, within, None if after is None else str(after), self._ids)
+        known = [str(entry.id) for entry in self._entries]
+        clause = _read_wait(condition, within, None if after is None else str(after), known)
         opened = self._started()
         self._names += 1
         key = f"wait-{self._names}"

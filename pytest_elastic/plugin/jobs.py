@@ -112,12 +112,17 @@ class JobsOfTest:
         base_dir = os.path.dirname(os.path.abspath(item.path))
         drawn: list[str] = []  # the entries of storms
 
+        def check(entries: Sequence[Entry]) -> Scenario:
+            folders = (os.getcwd(), str(item.config.rootpath), self._temporary_folder, base_dir)
+            complete = _with_timeline(scenario, entries)
+            _check_timeline(complete, hub, folders=folders, drawn=drawn)
+            return complete
+
         def start(entries: Sequence[Entry]) -> OpenRun:
             made.was_started = True
-            folders = (os.getcwd(), str(item.config.rootpath), self._temporary_folder)
-            complete = _with_timeline(scenario, entries)
-            hub.skip_unless_able(needed_capabilities(complete, hub.session.faults))
-            _check_timeline(complete, hub, folders=(*folders, base_dir), drawn=drawn)
+            timeline = _with_timeline(scenario, entries)
+            hub.skip_unless_able(needed_capabilities(timeline, hub.session.faults))
+            complete = check(entries)
             seed = hub.replay.seed.value if hub.replay is not None else hub.options.seed
             plan = make_plan(complete, seed)
             if hub.replay is not None:
@@ -155,6 +160,7 @@ class JobsOfTest:
             checkers=checkers,
             says_how_it_ends=flag_of(merged, NO_WORKERS),
             add_reference=add_reference,
+            check=check,
         )
         return made.job
 

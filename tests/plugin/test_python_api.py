@@ -23,6 +23,7 @@ PRINTS_STEPS = """
 TESTS = """
     import json, os, pathlib, signal, sys
     import pytest
+    from pytest_elastic.errors import UsageError
 
     def world():
         return int(os.environ["GROUP_WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
@@ -140,6 +141,18 @@ TESTS = """
         assert job.wait().succeeded
         assert job.restarts == 1
 
+    @pytest.mark.elastic(nodes=2, nproc=1)
+    def test_faults_that_a_running_job_cannot_have(elastic_job, elastic_chaos):
+        job = elastic_job("forever.py")
+        job.wait_for_round(1)
+        with pytest.raises(UsageError, match="there is no rank 9"):
+            elastic_chaos.now().kill("rank 9")
+        with pytest.raises(UsageError, match="no entry of the timeline has the id 'nope'"):
+            elastic_chaos.after("nope").kill("rank 1")
+        first = elastic_chaos.now().pause("rank 0", lasting="100ms")
+        elastic_chaos.after(first.healed).kill("rank 1")
+        assert not job.wait().succeeded
+
     @pytest.fixture
     def greeted(elastic_job):
         job = elastic_job("hello.py").wait()
@@ -166,7 +179,7 @@ TESTS = """
         job = elastic_job("hello.py")
         assert job.wait().succeeded
         elastic_chaos.now().kill("rank 0")
-        elastic_chaos.at(step=12).crash("n2")
+        elastic_chaos.at(step=12).crash("n1")
 
     def test_with_a_storm_that_comes_too_late(elastic_job):
         job = elastic_job("hello.py", max_restarts=3)
@@ -291,6 +304,7 @@ def test_the_session_ends_as_a_session_with_failures_does(called: Called) -> Non
         "test_that_leaves_a_job_running",
         "test_with_a_fault_that_need_not_fire",
         "test_with_a_job_after_the_other",
+        "test_faults_that_a_running_job_cannot_have",
     ],
 )
 def test_what_holds_passes(called: Called, test: str) -> None:
