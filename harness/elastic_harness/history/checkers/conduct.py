@@ -67,7 +67,7 @@ __all__ = [
 _NO_END = "the history has no end: the harness was stopped before the run was over"
 
 
-@checker("no_survivors", NoParameters, is_default=True, needs_workers=False)
+@checker("no_survivors", NoParameters, is_default=True, needs_workers=False, needs_end=True)
 def no_survivors(history: History, _: NoParameters) -> Verdict:
     """No process outlives the job."""
     survivors = history.of_kind(SurvivorFound)
@@ -156,7 +156,7 @@ def faults_effective(history: History, _: NoParameters) -> Verdict:
     return valid(f"{len(effective)} faults fired and had their effect{idle_text}")
 
 
-@checker("ends_in_time", NoParameters, is_default=True, needs_workers=False)
+@checker("ends_in_time", NoParameters, is_default=True, needs_workers=False, needs_end=True)
 def ends_in_time(history: History, _: NoParameters) -> Verdict:
     """The job ends before the scenario's limit."""
     ended = history.last(RunEnded)
@@ -265,7 +265,14 @@ class JobParameters(Parameters):
     outcome: Literal["succeeded", "failed", "drained"]
 
 
-@checker("job", JobParameters, shorthand="outcome", is_said_once=True, needs_workers=False)
+@checker(
+    "job",
+    JobParameters,
+    shorthand="outcome",
+    is_said_once=True,
+    needs_workers=False,
+    needs_end=True,
+)
 def job(history: History, parameters: JobParameters) -> Verdict:
     """The job ends as expected: succeeded, failed or drained."""
     ended = history.last(RunEnded)
@@ -348,6 +355,7 @@ class ExitCodesParameters(Parameters):
     shorthand="expected",
     is_said_once=True,
     needs_workers=False,
+    needs_end=True,
 )
 def exit_codes(history: History, parameters: ExitCodesParameters) -> Verdict:
     """Launchers end with the expected exit codes (negative: by that signal)."""
@@ -376,7 +384,7 @@ def exit_codes(history: History, parameters: ExitCodesParameters) -> Verdict:
     return valid("all exit codes are as expected", [entry.seq for entry in last.values()])
 
 
-@checker("no_workers", NoParameters, needs_workers=False)
+@checker("no_workers", NoParameters, needs_workers=False, needs_end=True)
 def no_workers(history: History, _: NoParameters) -> Verdict:
     """The job ended, and no launcher ever started a worker; asked for, nothing of workers is."""
     for kind in (WorkersStarted, RoundCommitted, WorkerHello, WorkerExited):

@@ -114,6 +114,7 @@ def _compares_runs(asked: FinalStateParameters) -> bool:
     shorthand="are",
     observes=("state",),
     needs_reference=_compares_runs,
+    needs_end=True,
 )
 def parameters(history: History, asked: FinalStateParameters) -> Verdict:
     """All replicas end with the same parameters, or with those of an uninterrupted run."""
@@ -126,6 +127,7 @@ def parameters(history: History, asked: FinalStateParameters) -> Verdict:
     shorthand="are",
     observes=("state",),
     needs_reference=_compares_runs,
+    needs_end=True,
 )
 def optimizer(history: History, asked: FinalStateParameters) -> Verdict:
     """All replicas end with the same optimizer state, or with that of an uninterrupted run."""
@@ -136,7 +138,14 @@ def _always(_: LossParameters) -> bool:
     return True
 
 
-@checker("loss", LossParameters, shorthand="rule", observes=("state",), needs_reference=_always)
+@checker(
+    "loss",
+    LossParameters,
+    shorthand="rule",
+    observes=("state",),
+    needs_reference=_always,
+    needs_end=True,
+)
 def loss(history: History, _: LossParameters) -> Verdict:
     """The last losses are no higher than those of an uninterrupted run, but for its own noise."""
     found = loss_found(history)

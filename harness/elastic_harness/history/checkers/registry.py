@@ -65,7 +65,8 @@ class Checker(Generic[P]):
     as well as where something has to hold. `needs_workers`: a job that starts none is not judged by
     it. `observes` is what workers have to report for it, of `OBSERVABLES`; `needs_reference` tells
     whether it compares the run with an uninterrupted one of the same job. `knows_clock_errors`: it
-    looks itself at how far times of several clocks can be compared.
+    looks itself at how far times of several clocks can be compared. `needs_end`: nothing is known
+    of it before the job has ended.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Checker(Generic[P]):
     observes: frozenset[str] = frozenset()
     needs_reference: Callable[[P], bool] = _needs_none
     knows_clock_errors: bool = False
+    needs_end: bool = False
 
     def __post_init__(self) -> None:
         fields = self.parameters.model_fields
@@ -153,6 +155,7 @@ def checker(
     observes: Iterable[str] = (),
     needs_reference: Callable[[P], bool] = _needs_none,
     knows_clock_errors: bool = False,
+    needs_end: bool = False,
 ) -> Callable[[Callable[[History, P], Verdict]], Checker[P]]:
     """Make the decorated function a checker; its docstring's first line is the summary."""
 
@@ -176,6 +179,7 @@ def checker(
             observes=frozenset(observes),
             needs_reference=needs_reference,
             knows_clock_errors=knows_clock_errors,
+            needs_end=needs_end,
         )
 
     return make

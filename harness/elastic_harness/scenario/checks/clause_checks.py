@@ -70,6 +70,13 @@ def check_clauses(checked: CheckedScenario, checkers: Registry) -> Iterator[Find
                 here,
             )
             continue
+        if bucket == CHECK and checker.needs_end:
+            yield Finding(
+                f"`{clause.name}` is known when the job has ended: it stands in `{_AT_THE_END}` of "
+                f"`expect`, and not in `{CHECK}`",
+                here,
+            )
+            continue
         try:
             parameters = checker.read(clause.expected)
         except (UsageError, ValidationError):
