@@ -58,6 +58,7 @@ class FaultTask(Task[Evidence | str]):
         self._proof = proof
         self._started_at = scheduler.now()
         self._is_told = False
+        self._in_force: set[InForce] = set()
         self.add_done_callback(self._on_over)
 
     def finish(self) -> None:
@@ -69,8 +70,10 @@ class FaultTask(Task[Evidence | str]):
 
     def _on_said(self, said: object) -> None:
         if isinstance(said, InForce):
-            needs_job = said is InForce.NEEDS_JOB
-            self._tell(FaultInForce(entry_id=self._entry_id, proof_needs_job=needs_job))
+            if said not in self._in_force:
+                self._in_force.add(said)
+                needs_job = said is InForce.NEEDS_JOB
+                self._tell(FaultInForce(entry_id=self._entry_id, proof_needs_job=needs_job))
         elif isinstance(said, Proved):
             self._prove(said.evidence)
         else:

@@ -189,6 +189,15 @@ def test_files_are_limited_by_the_worker() -> None:
     assert world.budget.files == {}
 
 
+def test_a_worker_that_waits_for_a_held_rank_is_let_go_on_to_be_limited() -> None:
+    """It hears of the order in its next step, which may need the rank that is held."""
+    world = World()
+    world.cluster.numb = True
+    world.fire("file_limit", "rank 1")
+    assert world.story == ["in force, needs job"]
+    assert world.budget.files == {}
+
+
 def test_a_limit_on_files_that_nothing_meets_proves_nothing() -> None:
     """Neither in its time nor until it is healed; what was limited is said."""
     for after_s in (60.0, 2.0):

@@ -11,6 +11,7 @@ from elastic_harness.faults.context import (
     Evidence,
     FaultContext,
     FaultImpossible,
+    InForce,
     Steps,
     Waits,
     wait_for_proof,
@@ -75,6 +76,7 @@ class LimitFiles(WorkerFault):
         limits = {}
         given = {"do": "act", "act": "watch_files"}
         order(context, targets.workers, given, "see whether it is refused files", by=id)
+        yield InForce.NEEDS_JOB  # the order is done in the step hook, and a held rank stands there
         try:
             for worker in targets.workers:
                 began = ("began", "ended")
