@@ -187,8 +187,13 @@ def _nameless_threads() -> list[str]:
 
 
 def _thread_names() -> dict[str, str]:
-    names = {}
-    for thread in os.listdir("/proc/self/task"):
+    """Return the names of this process's threads: of none, where no file can be opened."""
+    names: dict[str, str] = {}
+    try:
+        threads = os.listdir("/proc/self/task")
+    except OSError:
+        return names
+    for thread in threads:
         try:
             with open(f"/proc/self/task/{thread}/comm", encoding="utf-8", errors="replace") as comm:
                 names[thread] = comm.read().rstrip("\n")

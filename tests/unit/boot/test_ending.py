@@ -165,6 +165,21 @@ def test_a_program_does_not_wait_for_gloo_for_ever(monkeypatch: pytest.MonkeyPat
         thread.release()
 
 
+def test_a_program_without_a_free_descriptor_ends_as_ever() -> None:
+    """What cannot be looked at is not waited for; an error of ours would be the program's."""
+    script = (
+        "import resource\n"
+        "from pytest_elastic.boot import ending\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))\n"
+        "ending.settle()\n"
+        "ending._settle(60.0, has_groups=True)\n"
+        "print('settled')\n"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert (done.stdout, done.stderr) == ("settled\n", "")
+
+
 _DESTROYS = """\
 import ctypes, _thread, threading, torch, torch.distributed as dist
 from pytest_elastic.boot import ending
