@@ -65,6 +65,24 @@ def test_a_small_tensor_of_a_part_is_not_lost_beside_a_large_one() -> None:
     assert what_differs(SMALL, SMALL, found, tolerance=1e-6) == said
 
 
+@pytest.mark.parametrize(
+    ("number", "other", "is_same"),
+    [
+        (0.25, 0.25 + 2.5e-4, True),  # a loss
+        (0.25, 0.25 + 2.6e-4, False),
+        (60.0, 60.001, False),  # a count
+        (0.0, 1e-9, False),
+    ],
+)
+def test_a_number_that_is_measured_may_be_rounded_more(
+    number: float, other: float, *, is_same: bool
+) -> None:
+    """The same parameters but for a millionth have another small loss."""
+    known = {"model": MODEL, "x": part("a", number, size=1, norm=number)}
+    found = {"model": MODEL, "x": part("b", other, size=1, norm=other)}
+    assert (what_differs(known, known, found, tolerance=1e-6) == "") == is_same
+
+
 @pytest.mark.parametrize(("size", "vouches"), [(49, False), (50, True), (100, True)])
 def test_the_largest_part_may_be_the_one_that_was_lost(size: int, *, vouches: bool) -> None:
     """Statistics lie beside the weights: another part, half as large, can say which step it is."""
