@@ -91,6 +91,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "history/checkers/liveness": _CHECKERS,
     "history/checkers/training": _TRAINING,
     "history/checkers/samples": _TRAINING,
+    "history/checkers/distance": (f"{_HISTORY}/test_distance.py",),
     "history/checkers/final_state": _TRAINING,
     "history/checkers/rate": _TRAINING,
     "history/checkers/never_seen": _CHECKERS,
