@@ -66,20 +66,21 @@ def test_a_small_tensor_of_a_part_is_not_lost_beside_a_large_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "other", "is_same"),
+    ("number", "other", "size", "is_same"),
     [
-        (0.25, 0.25 + 2.5e-4, True),  # a loss
-        (0.25, 0.25 + 2.6e-4, False),
-        (60.0, 60.001, False),  # a count
-        (0.0, 1e-9, False),
+        (0.25, 0.25 + 2.5e-4, 1, True),  # a loss
+        (0.25, 0.25 + 2.501e-4, 1, False),
+        (0.25, 0.25 + 2.5e-4, 2, False),  # several numbers
+        (60.0, 60.001, 1, False),  # a count
+        (0.0, 1e-9, 1, False),
     ],
 )
 def test_a_number_that_is_measured_may_be_rounded_more(
-    number: float, other: float, *, is_same: bool
+    number: float, other: float, size: int, *, is_same: bool
 ) -> None:
     """The same parameters but for a millionth have another small loss."""
-    known = {"model": MODEL, "x": part("a", number, size=1, norm=number)}
-    found = {"model": MODEL, "x": part("b", other, size=1, norm=other)}
+    known = {"model": MODEL, "x": part("a", number, size=size, norm=number)}
+    found = {"model": MODEL, "x": part("b", other, size=size, norm=other)}
     assert (what_differs(known, known, found, tolerance=1e-6) == "") == is_same
 
 

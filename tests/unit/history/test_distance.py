@@ -40,6 +40,12 @@ def test_a_distance_is_of_all_and_of_the_worst_block(found: Distance, wanted: Di
     ("far", "is_within", "said"),
     [
         (Distance(1e-6, 1e-3), True, ", by 1e-06 (relative)"),
+        (
+            Distance(1e-6, 1.0005e-3),
+            False,
+            ", by 1e-06 (relative) of all, and some of the tensors by 0.001",
+        ),
+        (Distance(0.0), True, ", by 0 (relative)"),
         (Distance(1.1e-6, 0.0), False, ", by 1.1e-06 (relative)"),
         (
             Distance(1e-6, 1.1e-3),
@@ -60,3 +66,4 @@ def test_a_block_may_be_off_by_a_thousand_times_as_much(
     """Both bounds count, and both are said where the block is what does not keep it."""
     assert (far.is_within(1e-6), str(far)) == (is_within, said)
     assert far.worst == max(far.of_all, far.of_block)
+    assert Distance(0.5).worst == 0.5
