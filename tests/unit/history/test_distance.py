@@ -66,4 +66,4 @@ def test_a_block_may_be_off_by_a_thousand_times_as_much(
     """Both bounds count, and both are said where the block is what does not keep it."""
     assert (far.is_within(1e-6), str(far)) == (is_within, said)
     assert far.worst == max(far.of_all, far.of_block)
-    assert Distance(0.5).worst == 0.5
+    assert Distance(0.5) == Distance(0.5, 0.0)
