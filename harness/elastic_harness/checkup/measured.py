@@ -412,8 +412,7 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
     others = [
         pattern
         for pattern in named
-        if pattern != chosen
-        and _OF_TORCH.search(pattern)
+        if _OF_TORCH.search(pattern)
         and preference(pattern)[3:5] == (True, True)
         and _are_written_together({pattern, chosen}, written)
     ]
@@ -444,8 +443,8 @@ def _are_written_together(two: Collection[str], written: Sequence[tuple[str, int
             order.append((pattern, done))
     paired = {
         place
-        for first, ((one, done), (other, later)) in enumerate(pairwise(order))
-        if one != other and later - done <= UNDER_WAY
+        for first, ((_, done), (_, later)) in enumerate(pairwise(order))
+        if later - done <= UNDER_WAY
         for place in (first, first + 1)
     }
     times = Counter(pattern for pattern, _ in order)

@@ -332,20 +332,36 @@ def _runs() -> Iterator[tuple[str, Story]]:
             ]
         ),
     )
-    ema, model = ("ema.pt", "moved", 300), ("model.pt", "moved", 900)
+    files_by_letter = {
+        "e": ("ema.pt", "moved", 300),
+        "m": ("model.pt", "moved", 900),
+        "x": ("x.npz", "moved", 300),
+    }
     for what, seen in (
         ("two files that are seen late, in their order", {6: "e", 10: "m em em", 12: "em"}),
-        ("two files that are told of twice each", {6: "eemm", 12: "eemm"}),
+        ("two files that are told of three times each", {6: "eeemmm", 12: "eeemmm"}),
+        ("two files, one of them told of later again", {3: "e", 5: "em", 9: "e", 11: "em"}),
+        ("two files, each with a third one", {3: "ex", 6: "mx", 9: "ex", 12: "mx"}),
         ("two files a little apart", {4: "e", 6: "m", 10: "e", 12: "m"}),
         ("two files, mostly together", {3: "em", 6: "m", 9: "em"}),
+        ("two files, together at both ends", {3: "me", 8: "m", 12: "em"}),
         ("two files, half of the one alone", {3: "em", 6: "m", 9: "em", 12: "m"}),
         ("two files, half of the other alone", {3: "em", 6: "e", 9: "em", 12: "e"}),
     ):
         saves = {
-            step: [{"e": ema, "m": model}[each] for each in files.replace(" ", "")]
+            step: [files_by_letter[each] for each in files.replace(" ", "")]
             for step, files in seen.items()
         }
         yield what, undisturbed(saves=functools.partial(_from, saves))
+    numbered = {2: 9, 4: 10, 8: 99, 12: 100}
+    yield (
+        "numbers get another digit twice",
+        undisturbed(
+            saves=lambda step: (
+                [(f"ck-{numbered[step]}.pt", "moved", 900)] if step in numbered else []
+            )
+        ),
+    )
     yield "nothing is saved, and no end is seen", undisturbed(saves=lambda _: [], digest=None)
     yield "rank 1 began elsewhere", _told(undisturbed(), ResumeObserved, 1, step=3)
     yield "where rank 1 began is not known", _told(undisturbed(), ResumeObserved, 1, step=None)
