@@ -29,6 +29,9 @@ from pytest_elastic.errors import InternalError, UsageError
 
 __all__ = ["Host", "current", "serve", "serve_unheld"]
 
+# Preloaded unasked, as it takes long, and needed by none that does not import it: where all file
+# systems are read-only, or a module of the user's hides one of its own, programs start afresh.
+_NOT_NEEDED = frozenset({"torch._dynamo"})
 # What their libraries read by getenv is listed in `workers.warm.library_reads`.
 _TRACED = ("torch", "numpy", "pytest_elastic", "elastic_harness")
 # Go through all variables for those that begin with their own name (`warmth` knows them).
@@ -128,9 +131,11 @@ def _serve(clean_path: tuple[str, ...], at_start: frozenset[str]) -> None:
     # Our own values (one thread in each pool) are in force until everything is imported.
     added_path = _add_to_path(environ.get("PYTHONPATH", ""), clean_path)
     with variables.recorded() as reads, sharing.modules_together():
-        foreign, loads = _import_all(order, reads)
+        foreign, loads, half = _import_all(order, reads)
     ending.drop_cleanups("/triton/_C/libtriton.so")
     held = _opened_since(own)
+    if supported and half:
+        supported, reason = False, half
     if supported and held:
         # It is closed when a program begins, behind the back of the module that opened it.
         supported, reason = False, f"something preloaded has opened {held}, and may go on using it"
@@ -186,13 +191,13 @@ def _add_to_path(python_path: str, clean_path: tuple[str, ...]) -> tuple[str, ..
     return (*entries, *ours)
 
 
-def _import_all(order: WarmOrder, reads: variables.Reads) -> tuple[str, str]:
+def _import_all(order: WarmOrder, reads: variables.Reads) -> tuple[str, str, str]:
     """Import what is to be warm, as a script with the caller's PYTHONPATH would find it.
 
-    Return which module has loaded libraries of which nothing is known, in a sentence, and its name;
-    or nothing.
+    Return which module has loaded libraries of which nothing is known, in a sentence, and its name,
+    and why a program is not to go on with what is imported; or nothing.
     """
-    foreign = loads = ""
+    foreign = loads = half = ""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C on the terminal is the launcher's
     # Nothing that is imported becomes garbage: looking for it takes a sixth of torch's import.
     gc.disable()
@@ -204,12 +209,15 @@ def _import_all(order: WarmOrder, reads: variables.Reads) -> tuple[str, str]:
         try:
             importlib.import_module(name)
         except Exception as error:
+            said = str(error).strip().partition("\n")[0]
+            kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+            if name in _NOT_NEEDED:
+                half = f"{name} cannot be preloaded: {kind}{said}"
+                continue
             missing = error.name if isinstance(error, ModuleNotFoundError) else None
             if missing is None or not f"{name}.".startswith(f"{missing}."):
                 # Something that the module itself does or needs: its own frames say where.
                 traceback.print_exception(error.with_traceback(_frames_below_import(error)))
-            said = str(error).strip().partition("\n")[0]
-            kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
             raise UsageError(f"cannot preload {name!r}: {kind}{said}") from error
         new = sorted(_libraries() - libraries)
         if new and not name.startswith(_TRACED):
@@ -219,7 +227,7 @@ def _import_all(order: WarmOrder, reads: variables.Reads) -> tuple[str, str]:
     sharing.keep_caches()
     sharing.freeze()
     gc.enable()
-    return foreign, loads
+    return foreign, loads, half
 
 
 def _reader_of_all(reads: variables.Reads) -> tuple[str, str]:

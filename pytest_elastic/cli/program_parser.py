@@ -19,10 +19,14 @@ class ProgramParser(argparse.ArgumentParser):
     """
 
     def read(self, words: Sequence[str], *, rest: str) -> argparse.Namespace:
-        """Return what `parse_args` does; the argument named `rest` is what follows the program."""
+        """Return what `parse_args` does; the argument named `rest` is what follows the program.
+
+        Without a first `--` behind it, as argparse does where none was in front of it.
+        """
         end = self._end_of_own(words)
         found = self.parse_args(words[:end])
-        setattr(found, rest, list(words[end:]))
+        is_said = words[end : end + 1] == ["--"] and "--" not in words[:end]
+        setattr(found, rest, list(words[end + is_said :]))
         return found
 
     def _end_of_own(self, words: Sequence[str]) -> int:

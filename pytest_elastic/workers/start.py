@@ -122,10 +122,14 @@ def _exec(spec: WorkerSpec, ignored_signals: Sequence[int], keep_fd: int = 2) ->
     os.closerange(3, keep_fd)
     os.closerange(keep_fd + 1, _END_OF_DESCRIPTORS)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    os.execvpe(spec.command[0], list(spec.command), dict(spec.environ))
+    try:
+        os.execvpe(spec.command[0], list(spec.command), dict(spec.environ))
+    except FileNotFoundError as error:  # it names the last of the places that were looked at
+        raise FileNotFoundError(error.errno, error.strerror, spec.command[0]) from None
 
 
 def _sentence(error: BaseException) -> bytes:
-    where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
+    named = isinstance(error, OSError) and error.filename
+    where = f": {os.fsdecode(named)}" if named else ""
     what = f"{error.strerror}{where}" if isinstance(error, OSError) else repr(error)
     return what.encode(errors="replace")[:4000]

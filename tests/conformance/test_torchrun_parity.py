@@ -238,6 +238,29 @@ def test_every_spelling_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(ambiguous) <= known, "the document says so"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train.py", "--lr", "3"],
+        ["train.py", "--", "--lr", "3"],
+        ["train.py", "--", "--", "x"],
+        ["train.py", "x", "--", "y"],
+        ["-m", "train", "--", "--lr", "3"],
+        ["--nproc-per-node=2", "train.py", "--", "x"],
+        ["--", "train.py", "--lr", "3"],
+        ["--", "train.py", "--", "x"],
+    ],
+)
+def test_a_program_gets_the_arguments_that_torchrun_hands_it(
+    monkeypatch: pytest.MonkeyPatch, words: Sequence[str]
+) -> None:
+    """Without a first `--` behind it, as argparse reads it."""
+    theirs = torchs_parser(monkeypatch).parse_args(words)
+    ours = build_parser().read(words, rest="training_script_args")
+    assert ours.training_script == theirs.training_script
+    assert ours.training_script_args == theirs.training_script_args
+
+
 def reads_as(parser: argparse.ArgumentParser, form: Sequence[str], dest: str) -> bool:
     """Tell whether a parser takes an option, and takes it for the one of that name."""
     before = getattr(parser.parse_args(["train.py"]), dest)

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,56 @@ def test_a_loopback_that_is_down_is_named_at_once(tmp_path: Path) -> None:
     ended = run(tmp_path, "unshare", "--net", *RUN)
     assert (ended.returncode, "`ip link set lo up`" in ended.stderr) == (2, True), ended.stderr
     assert not (tmp_path / "was_run").exists()
+
+
+@NEEDS_UNSHARE
+def test_a_machine_that_has_no_loopback_but_that_of_ipv6_is_told_what_to_say(
+    tmp_path: Path,
+) -> None:
+    """Its loopback interface is up, and what it has is said; with that the job runs."""
+    script = 'ip link set lo up; ip address del 127.0.0.1/8 dev lo; exec "$@"'
+    words = ("unshare", "--net", "sh", "-c", script, "sh")
+    ended = run(tmp_path, *words, *RUN)
+    said = "This machine has ::1 for itself: say --local-addr=::1"
+    assert (ended.returncode, said in ended.stderr) == (2, True), ended.stderr
+    ended = run(tmp_path, *words, *COMMAND, "run", "--local-addr=::1", "script.py")
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "was_run").read_text() == "x"
+
+
+def test_a_job_runs_where_a_module_of_the_users_hides_one_of_torchs(tmp_path: Path) -> None:
+    """torch._dynamo is imported ahead of need, and cannot be here; a job need not import it."""
+    (tmp_path / "hides").mkdir()
+    (tmp_path / "hides" / "mpmath.py").touch()
+    ended = run(tmp_path, *RUN, PYTHONPATH=f"{ROOT}:{tmp_path / 'hides'}")
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert (tmp_path / "was_run").read_text() == "x"
+
+
+@NEEDS_UNSHARE
+@pytest.mark.parametrize("options", ["ro", "size=4k"])
+def test_a_job_runs_where_no_temporary_file_can_be_made(tmp_path: Path, options: str) -> None:
+    """On a file system that is read-only, or full; error files lie where the user says."""
+    places = "/tmp /var/tmp /usr/tmp"
+    mount = f"mount -t tmpfs -o {options} none $each && echo {'x' * 5000} > $each/full"
+    script = f'for each in {places}; do {mount}; done 2> /dev/null; exec "$@"'
+    folder = tempfile.mkdtemp(dir="/dev/shm")
+    start = (*COMMAND, "run", "--standalone", f"--log-dir={folder}", "--no-python", sys.executable)
+    try:
+        done = subprocess.run(
+            ("unshare", "--mount", "sh", "-c", script, "sh", *start, "-c", "print('it ran')"),
+            cwd="/proc",  # where none can be made, either
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": ""},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        shutil.rmtree(folder)
+    assert done.returncode == 0, done.stderr
+    assert "it ran" in done.stdout
 
 
 @pytest.mark.parametrize("name", ["run", "doctor"])

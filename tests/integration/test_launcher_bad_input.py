@@ -294,6 +294,7 @@ def test_a_node_that_does_not_fit_a_job_is_told_why(folder: Path) -> None:
         (["exits_3.py"], "", 3),
         (["-m", "no_such_module"], "No module named no_such_module", 1),
         (["--no-python", "./no-such-program"], "No such file or directory: ./no-such-program", 127),
+        (["--no-python", "no-such-program"], "No such file or directory: no-such-program", 127),
     ],
 )
 def test_a_program_that_fails_is_told_with_its_code_and_its_own_words(

@@ -119,16 +119,27 @@ def check_loopback(address: str) -> None:
     """Raise UsageError for a loopback address that leads nowhere: workers could not meet there."""
     if not _is_loopback(address):
         return
+    if (error := _why_unreachable(address)) is not None:
+        other = _LOOPBACK if ":" in address else "::1"
+        hint = "Is the loopback interface up? `ip link set lo up`"
+        if _why_unreachable(other) is None:
+            hint = f"This machine has {other} for itself: say --local-addr={other}"
+        raise UsageError(
+            f"this node is known to the others as {address}, to which no connection can be made "
+            f"here ({error.strerror})",
+            hint=hint,
+        ) from error
+
+
+def _why_unreachable(address: str) -> OSError | None:
+    """Return why no packet can be sent to a literal address; None if one can."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect(socket_address(address, _ANY_PORT))
     except OSError as error:
-        raise UsageError(
-            f"this node is known to the others as {address}, to which no connection can be made "
-            f"here ({error.strerror})",
-            hint="Is the loopback interface up? `ip link set lo up`",
-        ) from error
+        return error
+    return None
 
 
 def address_as_said(local_addr: str, endpoints: Sequence[Endpoint], *, said: str) -> OwnAddress:
