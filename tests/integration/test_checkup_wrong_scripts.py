@@ -175,4 +175,4 @@ def test_statistics_that_are_saved_and_not_loaded_are_seen_where_nothing_else_is
     assert done.returncode == 0, done.stdout + done.stderr
     done = check_up(*words, "wrong.py", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "the last checkpoint has another 'model'" in " ".join(done.stdout.split())
+    assert "the last checkpoint has another 'model', by" in " ".join(done.stdout.split())

@@ -17,9 +17,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from numbers import Real
 from typing import Any
 
-from elastic_harness.checkup.saved_state import Part
+from elastic_harness.checkup.saved_state import Part, is_known
 
 __all__ = ["CheckpointReader", "main"]
 
@@ -28,8 +30,14 @@ _MOST_BYTES = 1 << 30
 _PATIENCE_S = 60.0
 # Says what is in a folder of torch.distributed.checkpoint.
 _OF_A_FOLDER = ".metadata"
-# Counts what a restart makes, or how an object of torch was made.
-_OF_NO_STATE = re.compile(r"restart|resum|(^|\.)_")
+# Where, when and how often a process began, or how an object of torch was made.
+_OF_NO_STATE = re.compile(
+    r"restart|resum|attempt|launch|incarnation|retr(y|ies)|time(?!step)|elapsed|second|minute|hour|"
+    r"duration|per_sec|throughput|(^|[._])(start|begin|from|loaded|(pid|port|host|node)(_|$))|"
+    r"(^|\.)_",
+    re.IGNORECASE,
+)
+_MOST_NUMBERS = 1000
 # Without the folder that the check-up was called in: a script may have a module of any name there.
 _READ = f"import sys; sys.path = [*filter(None, sys.path)]; from {__name__} import main; main()"
 
@@ -104,11 +112,17 @@ def _parts_at(path: str) -> dict[str, Part]:
     for each in paths:
         file = os.path.basename(each)
         for name, value in _split(_load(each)):
-            tensors = list(_tensors_in(value, {})) or _number_in(name, value)
-            if tensors:
-                is_alone = len(paths) == 1 or file == _OF_A_FOLDER
-                told = name if is_alone else f"{file} {name}".strip()
-                parts[told or file] = _described(tensors)
+            is_alone = len(paths) == 1 or file == _OF_A_FOLDER
+            told = (name if is_alone else f"{file} {name}".strip()) or file
+            tensors = list(_tensors_in(value, {}))
+            measured = [each for each in tensors if each.is_floating_point() or each.is_complex()]
+            # A count, or a mask, may be so large that nothing could be told of what is beside it.
+            counted = [each for each in tensors if not any(each is other for other in measured)]
+            for part, found in ((told, measured), (f"whole numbers of {told}", counted)):
+                if found:
+                    parts[part] = _described(found)
+            if number := _number_in(name, value):
+                parts[told] = {**_described(number), "is_number": True}
     return parts
 
 
@@ -159,10 +173,15 @@ class _Nothing:
         self.append(values)
 
 
+# What numpy's numbers are made of.
+_NUMBERS_OF_NUMPY = frozenset({("numpy", "dtype"), ("numpy", "scalar")})
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 (any class)
         """Load torch's own classes and plain values; anything else is kept as what it holds."""
         is_plain = module == "builtins" and name in ("set", "frozenset", "complex", "bytearray")
+        is_plain = is_plain or (module.partition(".")[0], name) in _NUMBERS_OF_NUMPY
         if is_plain or module in ("collections", "_codecs") or module.partition(".")[0] == "torch":
             return super().find_class(module, name)
         return _Nothing
@@ -181,6 +200,8 @@ def _split(loaded: object, name: str = "", depth: int = 2) -> Iterator[tuple[str
     is_divided = isinstance(loaded, dict) and all(isinstance(key, str) for key in loaded)
     if not is_divided or depth == 0:
         yield name, loaded
+        if is_divided:
+            yield from islice(_known_numbers_below(loaded, name), _MOST_NUMBERS)
         return
     assert isinstance(loaded, dict), "as was just seen"
     tensors = {key: value for key, value in loaded.items() if hasattr(value, "untyped_storage")}
@@ -188,6 +209,16 @@ def _split(loaded: object, name: str = "", depth: int = 2) -> Iterator[tuple[str
     for key, value in loaded.items():
         if key not in tensors:
             yield from _split(value, f"{name}.{key}" if name else key, depth - 1)
+
+
+def _known_numbers_below(loaded: Any, name: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401
+    """Yield what is deeper in a checkpoint and known by its name: no counters of frameworks."""
+    for key, value in loaded.items():
+        below = f"{name}.{key}"
+        if isinstance(value, dict) and all(isinstance(each, str) for each in value):
+            yield from _known_numbers_below(value, below)
+        elif isinstance(value, Real) and is_known(below):
+            yield below, value
 
 
 def _tensors_in(value: Any, seen: dict[int, object]) -> Iterator[Any]:  # noqa: ANN401 (anything)
@@ -218,7 +249,7 @@ def _number_in(name: str, value: object) -> list[Any]:
     """Return a number that stands under a name by itself, as a tensor: none, if it is none."""
     import torch
 
-    if not isinstance(value, int | float) or _OF_NO_STATE.search(name):
+    if not isinstance(value, Real) or _OF_NO_STATE.search(name):
         return []
     try:
         return [torch.tensor([float(value)], dtype=torch.float64)]

@@ -41,8 +41,10 @@ from elastic_harness.checkup.measured import (
 from elastic_harness.checkup.saved_state import (
     Part,
     Saved,
+    is_lost,
     last_saved,
     of_another_step,
+    other_numbers,
     what_differs,
     why_not_compared,
 )
@@ -94,6 +96,8 @@ class Runs:
     _is_stopped: bool = False
     _reader: CheckpointReader | None = None
     _undisturbed: Sequence[Mapping[str, Part] | None] = ()  # what the two runs saved last
+    _saved: Saved | None = None  # by the first of them
+    _other_numbers: dict[str, list[str]] = field(default_factory=dict)  # tests, by name
     _not_compared: list[str] = field(default_factory=list)  # tests whose last checkpoint was not
 
     def measure(self) -> tuple[Measured, Row]:
@@ -117,7 +121,8 @@ class Runs:
             )
             for result, directory in found
         )
-        saved = [last_saved(result.history, one) for result, _ in found]
+        first = self._saved = last_saved(found[0][0].history, one)
+        saved = [first, last_saved(found[1][0].history, one, first)]
         self._undisturbed = [
             self._read(directory, last) for (_, directory), last in zip(found, saved, strict=True)
         ]
@@ -150,6 +155,8 @@ class Runs:
                 yield each.result()
         if self._not_compared:
             self.notes.append(of_another_step(sorted(self._not_compared)))
+        if self._other_numbers:
+            self.notes.append(other_numbers(self._other_numbers))
 
     def under_way(self) -> str:
         """Say which runs are under way, and for how long; empty between them."""
@@ -230,7 +237,7 @@ class Runs:
             return []
         of_parameters = [each.verdict for each in judgements if each.name == "parameters"]
         is_as_it_was = any(verdict.is_valid for verdict in of_parameters)
-        saved = last_saved(result.history, seen)
+        saved = last_saved(result.history, seen, self._saved)
         found = self._read(directory, saved)
         if saved is None or found is None:
             self._not_compared += [test] if is_as_it_was else []
@@ -250,9 +257,15 @@ class Runs:
         )
         if differ is None and is_as_it_was:  # else it holds other parameters, as is said already
             self._not_compared.append(test)
-        if not differ:
+        lost = []
+        for name, said in (differ or {}).items():
+            if is_lost(name, one[name]):
+                lost.append(said)
+            else:
+                self._other_numbers.setdefault(name, []).append(test)
+        if not lost:
             return []
-        said = f"beside that of a run without a fault, the last checkpoint has {differ}"
+        said = f"beside that of a run without a fault, the last checkpoint has {' and '.join(lost)}"
         return [_judged("checkpoint", invalid(said))]
 
     def _read(self, directory: RunDirectory, saved: Saved | None) -> Mapping[str, Part] | None:

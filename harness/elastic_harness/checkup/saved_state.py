@@ -7,8 +7,10 @@ that is seen nowhere but in what the script saves. What is in it the `checkpoint
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from elastic_harness.checkup.measured import UNDER_WAY, Measured, pattern_of
@@ -16,11 +18,27 @@ from elastic_harness.history.checkers.distance import UNKNOWN, Distance, distanc
 from elastic_harness.history.events import FileWritten
 from elastic_harness.history.history import History
 
-__all__ = ["Part", "Saved", "last_saved", "of_another_step", "what_differs", "why_not_compared"]
+__all__ = [
+    "Part",
+    "Saved",
+    "is_known",
+    "is_lost",
+    "last_saved",
+    "of_another_step",
+    "other_numbers",
+    "what_differs",
+    "why_not_compared",
+]
 
 # Of a part: its `size` in numbers, and as `ParametersHashed` has them its `digest`, `norm`, `norms`
-# and `sketch`.
+# and `sketch`; `is_number` where it is a number under a name of its own.
 Part = Mapping[str, Any]
+# Numbers that a training goes on with, as they are called.
+_KNOWN = re.compile(
+    r"(^|[._])(best|patience|bad|wait|cooldown|last_epoch|scale|loss|score|metric|acc|f1|auc|bleu|"
+    r"ppl|perplexity|lr|seen|tokens|samples|ema|avg|average)",
+    re.IGNORECASE,
+)
 
 
 def what_differs(
@@ -30,8 +48,8 @@ def what_differs(
     *,
     tolerance: float,
     is_same_step: bool = False,
-) -> str | None:
-    """Say which parts of a checkpoint differ from those of two undisturbed runs; "" for none.
+) -> Mapping[str, str] | None:
+    """Say which parts of a checkpoint differ from those of two undisturbed runs, and how.
 
     Only parts that are the same to the bit in both can differ. Unless it is known to be of the same
     step, a large one of them (half the largest) has to be as it was within `tolerance` (relative);
@@ -43,17 +61,27 @@ def what_differs(
         if name in other and part["digest"] == other[name]["digest"]
     }
     if not same:
-        return ""
+        return {}
     apart = {name: _distance(part, found.get(name)) for name, part in same.items()}
     large = max(part["size"] for part in same.values()) / 2
     of_large = [far for name, far in apart.items() if same[name]["size"] >= large]
     if not is_same_step and min(far.of_all for far in of_large) > tolerance:
         return None
-    return " and ".join(
-        f"another {name!r}{apart[name]}" if name in found else f"no {name!r}"
-        for name in sorted(apart)
+    return {
+        name: f"another {name!r}{apart[name]}" if name in found else f"no {name!r}"
+        for name in sorted(apart, key=lambda name: (" " in name, name))  # those of its own first
         if not apart[name].is_within(tolerance * _larger_share(same[name]))
-    )
+    }
+
+
+def is_known(name: str) -> bool:
+    """Tell whether a number is one that a training goes on with, by its name."""
+    return _KNOWN.search(name) is not None
+
+
+def is_lost(name: str, part: Part) -> bool:
+    """Tell whether a training that has another one has lost it; a number may be of the process."""
+    return not part.get("is_number") or is_known(name)
 
 
 def _larger_share(part: Part) -> int:
@@ -87,10 +115,11 @@ class Saved:
     others: tuple[str, ...] = ()
 
 
-def last_saved(history: History, seen: Measured) -> Saved | None:
+def last_saved(history: History, seen: Measured, like: Saved | None = None) -> Saved | None:
     """Return what a run saved last of the checkpoints that were `seen`.
 
-    None if it saved none, or another step than the undisturbed run.
+    None if it saved none, or another step than the undisturbed run. Where each rank has a file of
+    its own, any of them may be the last one: it is that of another run, `like`, if it can be.
     """
     if seen.checkpoints is None:
         return None
@@ -102,14 +131,25 @@ def last_saved(history: History, seen: Measured) -> Saved | None:
     last = seen.checkpoints.steps[-1]
     if seen.is_global and not last - UNDER_WAY <= done <= last + UNDER_WAY:
         return None
-    path = written[-1].event.path
-    # A folder for each checkpoint has several files, and so has one that torch divides by ranks.
-    has_several = "*" in os.path.dirname(pattern) or path.endswith((".distcp", "/.metadata"))
-    path = os.path.dirname(path) or "." if has_several else path
+    paths = [_place_of(e.event.path, pattern) for e in reversed(written)]
+    with_it = takewhile(
+        lambda e: max(_steps_by(history, e.at), default=0) >= done - UNDER_WAY, reversed(written)
+    )
+    at_once = paths[: sum(1 for _ in with_it)]
+    path = like.path if like is not None and like.path in at_once else paths[0]
     newest = {pattern_of(e.event.path): e.event.path for e in history.of_kind(FileWritten)}
     others = [newest[each] for each in seen.checkpoints.others if each in newest]
     inside = f"{path}/"
     return Saved(path, done, tuple(each for each in others if not each.startswith(inside)))
+
+
+def _place_of(path: str, pattern: str) -> str:
+    """Return the file of a checkpoint, or its folder.
+
+    A folder for each checkpoint has several files, and so has one that torch divides by ranks.
+    """
+    has_several = "*" in os.path.dirname(pattern) or path.endswith((".distcp", "/.metadata"))
+    return os.path.dirname(path) or "." if has_several else path
 
 
 def why_not_compared(named: str, saved: Sequence[Saved | None]) -> str:
@@ -128,6 +168,16 @@ def of_another_step(tests: Sequence[str]) -> str:
     return (
         f"checkpoint: the last one in {', '.join(tests)} was not seen to be of the same step as "
         "without a fault: what it holds beside parameters and optimizer is not compared there"
+    )
+
+
+def other_numbers(found: Mapping[str, Sequence[str]]) -> str:
+    """Say which numbers of no known meaning differ, by the tests that they differ in."""
+    names = " and ".join(repr(name) for name in sorted(found))
+    tests = ", ".join(dict.fromkeys(test for each in found.values() for test in each))
+    return (
+        f"checkpoint: in {tests} the last one has another {names} than without a fault: that is "
+        "right if it says where or when a process began; else it is lost in a restart"
     )
 
 

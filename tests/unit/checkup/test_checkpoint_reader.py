@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from elastic_harness.checkup.checkpoint_reader import CheckpointReader
@@ -46,14 +47,16 @@ def test_a_checkpoint_is_told_by_its_parts(reader: CheckpointReader, tmp_path: P
     torch.save(saved, tmp_path / "ck.pt")
     found = reader.read(str(tmp_path / "ck.pt"))
     assert found is not None
-    # Weights, biases, and those, mean, variance and count of the normalization.
-    numbers = 6 + 2 + 2 + 2 + 2 + 2 + 1
+    # Weights, biases, and those, mean and variance of the normalization.
+    numbers = 6 + 2 + 2 + 2 + 2 + 2
     assert {name: each["size"] for name, each in found.items()} == {
         "model": numbers,
+        "whole numbers of model": 1,  # the batches that it has seen
         "whole": numbers,
+        "whole numbers of whole": 1,
         "extra.ema": 5,
         "settings": 2,
-        "ck.pt": 3,  # what stands beside those
+        "whole numbers of ck.pt": 3,  # what stands beside those
         "turn": 2,
         "extra.step": 1,
         "epoch": 1,
@@ -110,13 +113,17 @@ def test_a_folder_of_torch_distributed_checkpoint_is_told(
 
 
 def test_a_number_by_a_name_of_its_own_is_a_part(reader: CheckpointReader, tmp_path: Path) -> None:
-    """The best loss, patience; not what counts restarts, nor how an object of torch was made."""
+    """The best loss, patience; not what a process is, nor how an object of torch was made."""
     saved = {
         "best": -1.5,
-        "stop": {"patience": 3, "is_over": False, "deep": {"x": 1}},
+        "stop": {"patience": 3, "is_over": False, "deep": {"x": 1, "best_of": {"loss": 0.5}}},
         "schedule": {"last_epoch": 2, "_step_count": 3},
         "restarts": 2,
-        "run": {"resumed_at": 20},
+        "run": {"resumed_at": 20, "pid": 7, "timesteps": 90},
+        "args": {"start_epoch": 2, "from_epoch": 2},
+        "elapsed_s": 12,
+        "loss": np.float64(0.25),
+        "bad": np.int64(2),
         "lost": float("nan"),
     }
     torch.save(saved, tmp_path / "ck.pt")
@@ -126,9 +133,14 @@ def test_a_number_by_a_name_of_its_own_is_a_part(reader: CheckpointReader, tmp_p
         "best": 1.5,
         "stop.patience": 3.0,
         "stop.is_over": 0.0,
+        "stop.deep.best_of.loss": 0.5,
         "schedule.last_epoch": 2.0,
+        "run.timesteps": 90.0,
+        "loss": 0.25,
+        "bad": 2.0,
         "lost": None,
     }
+    assert all(each["is_number"] for each in found.values())
 
 
 def test_a_process_that_has_ended_tells_nothing(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,7 +10,9 @@ from elastic_harness.checkup.measured import Checkpoints, measure
 from elastic_harness.checkup.saved_state import (
     Part,
     Saved,
+    is_lost,
     last_saved,
+    other_numbers,
     what_differs,
     why_not_compared,
 )
@@ -18,6 +20,19 @@ from elastic_harness.history.events import FileWritten
 
 from tests.unit.checkup.undisturbed import undisturbed
 from tests.unit.history.story import Story
+
+
+def differing(
+    one: Mapping[str, Part],
+    other: Mapping[str, Part],
+    found: Mapping[str, Part],
+    *,
+    tolerance: float = 1e-6,
+    is_same_step: bool = False,
+) -> str | None:
+    """Say what differs in one sentence."""
+    parts = what_differs(one, other, found, tolerance=tolerance, is_same_step=is_same_step)
+    return None if parts is None else " and ".join(parts.values())
 
 
 def part(digest: str, *sketch: float, size: int = 4, norm: float = 2.0) -> Part:
@@ -52,17 +67,17 @@ def test_a_part_differs_where_the_step_is_the_same(
     found: Mapping[str, Part], said: str | None
 ) -> None:
     """Averaged weights that were not loaded are nowhere else to be seen."""
-    differ = what_differs(ALIKE, ALIKE, found, tolerance=1e-6)
+    differ = differing(ALIKE, ALIKE, found)
     assert differ == said or (said == "another" and (differ or "").startswith("another 'ema'"))
 
 
 def test_a_small_tensor_of_a_part_is_not_lost_beside_a_large_one() -> None:
     """Of its own block it is more."""
     found = {**SMALL, "ema": part("f", 1.0, 9e-7)}
-    assert what_differs(SMALL, SMALL, found, tolerance=1e-6) == ""
+    assert differing(SMALL, SMALL, found) == ""
     found = {**SMALL, "ema": part("f", 1.0, 1.1e-6)}
     said = "another 'ema', by 5.5e-07 (relative) of all, and some of the tensors by 0.0011"
-    assert what_differs(SMALL, SMALL, found, tolerance=1e-6) == said
+    assert differing(SMALL, SMALL, found) == said
 
 
 @pytest.mark.parametrize(
@@ -81,7 +96,7 @@ def test_a_number_that_is_measured_may_be_rounded_more(
     """The same parameters but for a millionth have another small loss."""
     known = {"model": MODEL, "x": part("a", number, size=size, norm=number)}
     found = {"model": MODEL, "x": part("b", other, size=size, norm=other)}
-    assert (what_differs(known, known, found, tolerance=1e-6) == "") == is_same
+    assert (differing(known, known, found) == "") == is_same
 
 
 @pytest.mark.parametrize(("size", "vouches"), [(49, False), (50, True), (100, True)])
@@ -90,22 +105,20 @@ def test_the_largest_part_may_be_the_one_that_was_lost(size: int, *, vouches: bo
     known = {"momentum": part("o", 1.0, 0.0, size=size), "model": MODEL}
     found = {**known, "model": part("n", 1.0, 1.1, size=100)}
     said = "another 'model', by 0.05 (relative)"
-    assert what_differs(known, known, found, tolerance=1e-6) == (said if vouches else None)
-    assert what_differs(known, known, found, tolerance=1e-6, is_same_step=True) == said
-    assert (
-        what_differs({"a": MODEL}, {"a": MODEL}, {}, tolerance=1e-6, is_same_step=True) == "no 'a'"
-    )
+    assert differing(known, known, found) == (said if vouches else None)
+    assert differing(known, known, found, is_same_step=True) == said
+    assert differing({"a": MODEL}, {"a": MODEL}, {}, is_same_step=True) == "no 'a'"
 
 
 def test_what_differs_without_a_fault_is_not_compared() -> None:
     """A time, or what was drawn by chance."""
     other = {**ALIKE, "ema": part("g", 0.0, 1.0)}
     found = {**ALIKE, "ema": part("f", 1.0, 0.5)}
-    assert what_differs(ALIKE, other, found, tolerance=1e-6) == ""
-    assert what_differs({}, {}, found, tolerance=1e-6) == ""
-    assert what_differs(ALIKE, {"model": MODEL}, found, tolerance=1e-6) == ""
+    assert differing(ALIKE, other, found) == ""
+    assert differing({}, {}, found) == ""
+    assert differing(ALIKE, {"model": MODEL}, found) == ""
     both = {"model": part("x", 1.0)}
-    assert what_differs(both, {"model": part("y", 1.0)}, found, tolerance=1e-6) == ""
+    assert differing(both, {"model": part("y", 1.0)}, found) == ""
 
 
 def test_without_a_tolerance_parts_are_the_same_to_the_bit() -> None:
@@ -113,13 +126,13 @@ def test_without_a_tolerance_parts_are_the_same_to_the_bit() -> None:
     lost = {"digest": "n", "size": 1, "norm": None, "norms": [], "sketch": []}
     zero = part("z", 0.0, 0.0, norm=0.0)
     known = {**ALIKE, "lost": lost, "zero": zero}
-    assert what_differs(known, known, known, tolerance=0.0) == ""
+    assert differing(known, known, known, tolerance=0.0) == ""
     found = {**known, "zero": part("y", 0.0, 1.0), "lost": {**lost, "digest": "m"}}
     said = "another 'lost' and another 'zero'"
-    assert what_differs(known, known, found, tolerance=0.0) == said
+    assert differing(known, known, found, tolerance=0.0) == said
     found = {**known, "ema": part("f", 1.0, 0.5)}
     said = "another 'ema', by 0.25 (relative)"
-    assert what_differs(known, known, found, tolerance=0.0) == said
+    assert differing(known, known, found, tolerance=0.0) == said
 
 
 @pytest.mark.parametrize(
@@ -152,6 +165,48 @@ def test_the_last_checkpoint_is_of_the_same_step_or_none(
     saved = last_saved(story.history, seen)
     assert saved == (None if found is None else Saved(found, after))
     assert last_saved(story.history, replace(seen, checkpoints=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "like", "found"),
+    [
+        (("rank0.pt", "rank1.pt"), None, "rank1.pt"),
+        (("rank0.pt", "rank1.pt"), "rank0.pt", "rank0.pt"),
+        (("rank1.pt", "rank0.pt"), "rank1.pt", "rank1.pt"),
+        (("rank1.pt",), "rank0.pt", "rank1.pt"),
+    ],
+)
+def test_of_files_of_each_rank_the_same_one_is_compared(
+    written: Sequence[str], like: str | None, found: str
+) -> None:
+    """Which of them is written last is a matter of chance."""
+    story = undisturbed(steps=6)
+    story.tell("cluster", "", FileWritten(path="rank9.pt", how="moved", size=4000))
+    for step in range(7, 13):
+        story.step(1, 0, step)
+    for path in written:
+        story.tell("cluster", "", FileWritten(path=path, how="moved", size=4000))
+    seen = measure(undisturbed().history, "succeeded", "", "train.py")
+    checkpoints = Checkpoints(written="rank*.pt", named="rank*.pt", steps=(6, 12), beside=0)
+    seen = replace(seen, checkpoints=checkpoints)
+    wanted = None if like is None else Saved(like, 12)
+    assert last_saved(story.history, seen, wanted) == Saved(found, 12)
+    assert last_saved(story.history, seen, Saved("rank9.pt", 12)) == Saved(written[-1], 12)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_training"),
+    [("best", True), ("stop.bad_epochs", True), ("x.y.last_epoch", True), ("lr", True),
+     ("args.workers", False), ("abest", False), ("step", False)],
+)  # fmt: skip
+def test_a_number_that_is_lost_is_known_by_its_name(name: str, *, is_training: bool) -> None:
+    """Another one may say where or when a process ran; what is no number is the training's."""
+    assert is_lost(name, {**part("a", 1.0), "is_number": True}) == is_training
+    assert is_lost(name, part("a", 1.0))
+    said = other_numbers({"x.workers": ["worker-killed", "preempted"], "a": ["preempted"]})
+    assert said.startswith(
+        "checkpoint: in worker-killed, preempted the last one has another 'a' and "
+    )
 
 
 def test_what_is_written_with_a_checkpoint_is_a_part_of_it() -> None:

@@ -99,7 +99,7 @@ def test_a_folder_that_is_gone_before_it_is_watched_is_not_missed(
     (tmp_path / "step-10.tmp" / "0.distcp").write_text("x")
     os.rename(tmp_path / "step-10.tmp", tmp_path / "step-10")
     watched.watch.read()
-    assert ("step-10/0.distcp", "written") in watched.told
+    assert ("step-10/0.distcp", "moved") in watched.told
     assert watched.missed == []
 
 

@@ -23,6 +23,8 @@ from elastic_harness.history.checkers.distance import UNKNOWN, Distance, distanc
         # Less than a float32 can tell beside all is nothing, and more than nothing is infinite.
         (distance((0.0, 0.5), (0.0, 0.0), 5e6, (5e6, 0.0)), Distance(1e-7, 0.0)),
         (distance((0.0, 0.6), (0.0, 0.0), 5e6, (5e6, 0.0)), Distance(1.2e-7, math.inf)),
+        # What is the same on both sides may be as large as it likes.
+        (distance((9.0, 0.25), (9.0, 0.5), 1e9, (1e9, 1.0)), Distance(2.5e-10, 0.25)),
         (distance((), (), 4.0, ()), UNKNOWN),
         (distance((1.0,), (1.0, 2.0), 4.0, ()), UNKNOWN),
         (distance((1.0,), (2.0,), None, ()), UNKNOWN),

@@ -54,7 +54,7 @@ class FolderWatch:
         if self._fd < 0:
             self._miss(_error_text(ctypes.get_errno()))
             return
-        self._add("", tells=False)
+        self._add("", tells="")
         self._loop.watch(self._fd, on_readable=self.read)
 
     def read(self) -> None:
@@ -85,7 +85,8 @@ class FolderWatch:
 
     def _on_event(self, path: str, mask: int) -> None:
         if mask & _IS_DIR:
-            self._add(path, tells=True)
+            # One that is renamed is complete, and so is what lies in it.
+            self._add(path, tells="moved" if mask & _MOVED_TO else "written")
         elif mask & _CLOSE_WRITE:
             self._tell(path, "written")
         elif mask & _MOVED_TO:
@@ -98,8 +99,8 @@ class FolderWatch:
             size = None
         self._on_written(path, how, size)
 
-    def _add(self, path: str, *, tells: bool) -> None:
-        """Watch a folder and those in it; with `tells`, its files are newer than the job."""
+    def _add(self, path: str, *, tells: str) -> None:
+        """Watch a folder and those in it; `tells` how its files came, if they are newer than us."""
         whole = self._whole(path)
         if len(self._folders) >= _MOST_FOLDERS:
             self._miss(f"{self._folder} has more than {_MOST_FOLDERS} folders")
@@ -117,7 +118,7 @@ class FolderWatch:
                     if entry.is_dir(follow_symlinks=False):
                         self._add(inside, tells=tells)
                     elif tells:
-                        self._tell(inside, "written")
+                        self._tell(inside, tells)
         except OSError as error:
             self._on_error(path, error.errno or 0)
 

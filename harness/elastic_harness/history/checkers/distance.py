@@ -15,8 +15,8 @@ __all__ = ["UNKNOWN", "Distance", "distance"]
 # Rounding is a larger share of a small tensor: of the norm of its block so many times as much is
 # allowed. Measured in 60 steps: 1e-8 of the whole and 6e-7 of a bias; dropout anew: 2e-2 of a head.
 _OF_A_BLOCK = 1000
-# Beside so large a norm a float32 cannot tell a difference: a bias of zeros whose gradient is zero
-# but for rounding is no other bias.
+# Beside so large a norm of what differs a float32 cannot tell a difference: a bias of zeros whose
+# gradient is zero but for rounding is no other bias.
 _FLOAT32 = 1e-7
 
 
@@ -68,9 +68,11 @@ def distance(
     of_all = math.dist(one, other) / norm
     if math.isnan(of_all):
         return UNKNOWN
-    of_block = 0.0
-    for block, of_it in enumerate(norms):
-        apart = math.dist(one[block :: len(norms)], other[block :: len(norms)])
-        if apart > _FLOAT32 * norm:
-            of_block = max(of_block, apart / of_it if of_it else math.inf)
-    return Distance(of_all, of_block)
+    blocks = [
+        (math.dist(one[block :: len(norms)], other[block :: len(norms)]), of_it)
+        for block, of_it in enumerate(norms)
+    ]
+    # What never changes (a mask of -1e9) says nothing about what can be told of the others.
+    of_changed = math.hypot(*(of_it for apart, of_it in blocks if apart)) or norm
+    seen = [each for each in blocks if each[0] > _FLOAT32 * of_changed]
+    return Distance(of_all, max((a / of_it if of_it else math.inf for a, of_it in seen), default=0))
