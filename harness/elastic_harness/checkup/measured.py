@@ -379,7 +379,7 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
     if not named:
         return None
 
-    def preference(pattern: str) -> tuple[int, bool, bool, bool, bool, int]:
+    def preference(pattern: str) -> tuple[int, bool, bool, bool, bool, int, int]:
         files = named[pattern]
         folder, name = os.path.split(pattern.lower())
         # A file may be told of twice, and late; of each rank's own there are twice as many names.
@@ -392,6 +392,8 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
             is_shared,
             "best" not in name,
             max(_size(e) for e, _ in files),
+            # A folder that is renamed has its files twice: they stay under the later name.
+            max(place for place, (each, _) in enumerate(written) if each == pattern),
         )
 
     chosen = max(named, key=preference)

@@ -134,6 +134,8 @@ def _runs() -> Iterator[tuple[str, Story]]:
         undisturbed(saves=_only_at_its_end(("a1.pt", "written", 900), ("a2.pt", "written", 900))),
     )
     yield "a file before the first step, and with a step", _saves_before_and_with_a_step()
+    twice = (("x/{}.tmp/w.bin", "moved", 900), ("x/{}/w.bin", "moved", 900))
+    yield "written and renamed in a folder that is renamed", undisturbed(saves=_each(*twice))
     yield (
         "written first in a folder that is renamed, beside a file that is not",
         undisturbed(
