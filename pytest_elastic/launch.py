@@ -21,7 +21,7 @@ import msgspec
 from pytest_elastic.agent.agent import Agent
 from pytest_elastic.agent.console import describe_event, describe_failure, describe_outcome
 from pytest_elastic.agent.outcome import Outcome
-from pytest_elastic.agent.program import ProgramPlan
+from pytest_elastic.agent.program import ProgramPlan, runs_our_python
 from pytest_elastic.agent.signals import SignalWatch
 from pytest_elastic.backends.names import ETCD
 from pytest_elastic.boot.descriptors import raise_limit
@@ -214,7 +214,7 @@ class _Launch:
                 keeper.adopt(adopted.sock, adopted.pid)
             else:
                 keeper.start(
-                    warm=config.worker_start != "exec",
+                    warm=config.worker_start != "exec" and runs_our_python(config.program),
                     preload=config.preload,
                     kill_margin_s=keeper_kill_margin_s(config),
                     linger_s=keeper_linger_s(config),

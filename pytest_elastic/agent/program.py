@@ -27,7 +27,7 @@ from pytest_elastic.workers.spec import WorkerSpec
 from pytest_elastic.workers.store import registry_file
 from pytest_elastic.workers.store.name_lookup import name_or_address
 
-__all__ = ["PlannedRound", "ProgramPlan", "command_line"]
+__all__ = ["PlannedRound", "ProgramPlan", "command_line", "runs_our_python"]
 
 # How long the name of the store's host is looked up, while the round waits for its workers.
 _LOOK_UP_S = 3.0
@@ -42,6 +42,11 @@ _RUN_PATH = (
 _OPEN_S = 10.0
 # How long the end of a launch waits until its own folder is gone.
 _REMOVE_S = 3.0
+
+
+def runs_our_python(program: ProgramConfig) -> bool:
+    """Tell whether workers are programs of the interpreter that this is, which may be warm."""
+    return program.kind != "binary" and program.python == sys.executable
 
 
 def command_line(program: ProgramConfig, local_rank: int) -> list[str]:
@@ -228,7 +233,7 @@ class ProgramPlan:
             stdout=stdout,
             stderr=stderr,
             error_file=error_file,
-            is_python=program.kind != "binary" and program.python == sys.executable,
+            is_python=runs_our_python(program),
             cpus=None if self._cpus is None else self._cpus[worker.local_rank],
         )
 

@@ -136,6 +136,11 @@ def _run(arguments: Sequence[str]) -> int:
 def _end_by_a_bug(name: str, error: Exception) -> int:
     import traceback
 
+    from pytest_elastic.hidden_module import hidden_module
+
+    if (hidden := hidden_module(error)) is not None:
+        _complain(f"pytest-elastic {name}: {hidden}")
+        return hidden.exit_code
     _complain("".join(traceback.format_exception(error)).rstrip())
     bug = InternalError(f"it ended by an unexpected {type(error).__name__}")
     _complain(f"pytest-elastic {name}: {bug}")

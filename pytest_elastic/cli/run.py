@@ -35,6 +35,10 @@ def _launch(config: LaunchConfig, adopted: AdoptedKeeper | None) -> int:
     except ElasticError:
         raise
     except Exception as error:
+        from pytest_elastic.hidden_module import hidden_module
+
+        if (hidden := hidden_module(error)) is not None:
+            raise hidden from error
         # An agent that ends with 1, as by Python's default, would say that the job failed.
         traceback.print_exc()
         raise InternalError(f"the agent ended by an unexpected {type(error).__name__}") from error

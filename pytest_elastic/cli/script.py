@@ -14,7 +14,9 @@ _MAX_BYTES = 1024 * 1024
 
 
 def check_script(path: str) -> None:
-    """Raise UsageError if Python could not run it."""
+    """Raise UsageError if Python could not run it; `-` is what stands on its standard input."""
+    if path == "-":
+        return
     if not os.path.exists(path):
         raise UsageError(
             f"there is no script {path!r} (looked from {os.getcwd()})",

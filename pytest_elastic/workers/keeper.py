@@ -30,7 +30,7 @@ from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.errors import InternalError
-from pytest_elastic.events.model import EXEC_ASKED_FOR
+from pytest_elastic.events.model import EXEC_ASKED_FOR, NOT_OUR_PYTHON
 from pytest_elastic.file_thread import FileThread
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.workers import messages, process_tree
@@ -281,7 +281,8 @@ class KeeperRole:
         if order.start == "exec":
             return False, EXEC_ASKED_FOR
         if self._host is None:
-            return False, self._cold_reason
+            others = [spec.command[0] for spec in order.workers if not spec.is_python]
+            return False, f"{others[0]} {NOT_OUR_PYTHON}" if others else self._cold_reason
         # Looked at again: what was preloaded may have begun a thread meanwhile.
         is_warm, reason = _can_fork_programs(self._host)
         if not is_warm:

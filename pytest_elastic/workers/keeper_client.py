@@ -192,6 +192,10 @@ class Keeper:
         assert self._channel is not None, "a keeper that was lost had a channel"
         # What it reported before its end has been read by now, unless the channel broke before.
         self._channel.close()
+        if self._exit_code > 0:
+            said = "what it has printed says why"
+            self._on_lost(f"the keeper ended with {self._exit_code} ({said})")
+            return
         reason = f"the keeper ended with {self._exit_code}"
         self._on_lost(f"{reason} ({self._reason})" if self._reason else reason)
 

@@ -104,6 +104,18 @@ def test_a_job_runs_where_a_module_of_the_users_hides_one_of_torchs(tmp_path: Pa
     assert (tmp_path / "was_run").read_text() == "x"
 
 
+@pytest.mark.parametrize("text", ["", "raise ImportError('mine')"])
+def test_a_file_that_hides_one_of_pythons_modules_is_named(tmp_path: Path, text: str) -> None:
+    """That is no bug of ours, whether it fails by itself or lacks what Python's own has."""
+    (tmp_path / "hides").mkdir()
+    file = tmp_path / "hides" / "tempfile.py"
+    file.write_text(text)
+    ended = run(tmp_path, *RUN, PYTHONPATH=f"{ROOT}:{tmp_path / 'hides'}")
+    assert ended.returncode == 2, ended.stderr
+    assert f"{file} is found in place of Python's own module tempfile (" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 @NEEDS_UNSHARE
 @pytest.mark.parametrize("options", ["ro", "size=4k"])
 def test_a_job_runs_where_no_temporary_file_can_be_made(tmp_path: Path, options: str) -> None:
@@ -112,10 +124,12 @@ def test_a_job_runs_where_no_temporary_file_can_be_made(tmp_path: Path, options:
     mount = f"mount -t tmpfs -o {options} none $each && echo {'x' * 5000} > $each/full"
     script = f'for each in {places}; do {mount}; done 2> /dev/null; exec "$@"'
     folder = tempfile.mkdtemp(dir="/dev/shm")
-    start = (*COMMAND, "run", "--standalone", f"--log-dir={folder}", "--no-python", sys.executable)
+    program = os.path.join(folder, "script.py")
+    Path(program).write_text("print('it ran')")
+    start = (*COMMAND, "run", "--standalone", f"--log-dir={folder}", program)
     try:
         done = subprocess.run(
-            ("unshare", "--mount", "sh", "-c", script, "sh", *start, "-c", "print('it ran')"),
+            ("unshare", "--mount", "sh", "-c", script, "sh", *start),
             cwd="/proc",  # where none can be made, either
             env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": ""},
             capture_output=True,

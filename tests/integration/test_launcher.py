@@ -213,9 +213,28 @@ def test_a_module_runs_under_both_ways_to_start(tmp_path: Path, start: str) -> N
 
 
 def test_a_program_that_is_not_python_runs(tmp_path: Path) -> None:
-    """--no-python runs a binary with the worker's environment."""
-    done = run("--standalone", "--no-python", "/bin/sh", "-c", "echo rank $RANK of $WORLD_SIZE")
+    """--no-python runs a binary with the worker's environment, and no torch is imported for it."""
+    words = ("--standalone", "--no-python", "/bin/sh", "-c", "echo rank $RANK of $WORLD_SIZE")
+    events = {"PYTEST_ELASTIC_EVENTS": f"file:{tmp_path / 'events'}"}
+    done = run(*words, environ=events)
     assert (done.returncode, done.stdout) == (0, "rank 0 of 1\n")
+    reason = "/bin/sh is not the launcher's own Python"
+    assert f'"start":"exec","start_reason":"{reason}"' in (tmp_path / "events").read_text()
+
+
+def test_a_script_on_standard_input_runs(tmp_path: Path) -> None:
+    """As Python itself takes it, `-`."""
+    done = subprocess.run(
+        command("--standalone", "-", "--lr", "3"),
+        input="import sys; print(sys.argv)",
+        cwd=tmp_path,
+        env={**os.environ, **LEAN},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "['-', '--lr', '3']\n"), done.stderr
 
 
 def test_two_nodes_meet_at_an_endpoint_and_one_leaves(tmp_path: Path) -> None:
