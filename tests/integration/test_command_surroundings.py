@@ -117,12 +117,17 @@ def test_a_file_that_hides_one_of_pythons_modules_is_named(tmp_path: Path, text:
 
 
 @NEEDS_UNSHARE
-@pytest.mark.parametrize("options", ["ro", "size=4k"])
-def test_a_job_runs_where_no_temporary_file_can_be_made(tmp_path: Path, options: str) -> None:
-    """On a file system that is read-only, or full; error files lie where the user says."""
-    places = "/tmp /var/tmp /usr/tmp"
-    mount = f"mount -t tmpfs -o {options} none $each && echo {'x' * 5000} > $each/full"
-    script = f'for each in {places}; do {mount}; done 2> /dev/null; exec "$@"'
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        "for each in /tmp /var/tmp; do mount -B $each $each; mount -o remount,bind,ro $each; done",
+        "ulimit -f 0",
+    ],
+    ids=["read-only", "full"],
+)
+def test_a_job_runs_where_no_temporary_file_can_be_made(tmp_path: Path, prepare: str) -> None:
+    """On file systems that are read-only, or have no room; error files lie where the user says."""
+    script = f'{prepare}; exec "$@"'
     folder = tempfile.mkdtemp(dir="/dev/shm")
     program = os.path.join(folder, "script.py")
     Path(program).write_text("print('it ran')")
