@@ -239,11 +239,11 @@ def test_a_clause_that_is_open_at_the_end_is_not_met_or_never_began(
         state.open(50.0)
     if begins:
         state.begin(50.0)
-    state.close(RUN, "the job ended")
+    state.close(RUN, "the job ended", is_cut=False)
     assert state.verdict is not None
     assert (state.verdict.outcome, state.verdict.reason) == (outcome, f"{state.text}: {reason}")
     before = state.verdict
-    state.close(RUN, "again")
+    state.close(RUN, "again", is_cut=True)
     assert state.verdict is before
 
 
@@ -261,12 +261,23 @@ def test_what_must_never_be_seen_is_valid_at_the_end_and_invalid_at_once() -> No
     assert [state.is_unmet for state in (sometimes, never)] == [False, True]
     _, unseen = from_expect(given.expect)
     unseen.begin(100.0)
-    unseen.close(RUN, "the job ended")
+    unseen.close(RUN, "the job ended", is_cut=True)
     assert unseen.verdict is not None
     assert (unseen.verdict.outcome, unseen.verdict.reason) == (
         Outcome.VALID,
         "never event worker_gone: never seen",
     )
+
+
+def test_what_was_cut_short_by_another_clause_is_not_known() -> None:
+    """It might have been seen in the time that was left."""
+    state = clause()
+    state.open(50.0)
+    state.begin(50.0)
+    state.close(RUN, "the run was over", is_cut=True)
+    assert state.verdict is not None
+    said = f"{state.text}: another clause ended the run first"
+    assert (state.verdict.outcome, state.verdict.reason) == (Outcome.UNKNOWN, said)
 
 
 def test_patience_is_one_unless_somebody_asks_for_more() -> None:

@@ -144,8 +144,11 @@ class ClauseState:
         self.verdict = self._not_seen(f"{watched}; last seen: {seen}", run)
         return True
 
-    def close(self, run: ObservedRun, why: str) -> None:
-        """Decide the clause by what is known, now that the run is over."""
+    def close(self, run: ObservedRun, why: str, *, is_cut: bool) -> None:
+        """Decide the clause by what is known, now that the run is over.
+
+        `is_cut`: another clause has ended the run, before this one's time was up.
+        """
         if self.verdict is not None:
             return
         if self.bucket is Bucket.NEVER:
@@ -153,6 +156,8 @@ class ClauseState:
         elif self.base is None or self.watcher is None:
             waited_for = f"`{self.after}`" if self.after else "the run"
             self.verdict = unknown(f"{self.text}: {waited_for} never came, so its time never began")
+        elif is_cut:
+            self.verdict = unknown(f"{self.text}: another clause ended the run first")
         else:
             seen = self.watcher.last_seen(run)
             self.verdict = self._not_seen(f"{why} first; last seen: {seen}", run)

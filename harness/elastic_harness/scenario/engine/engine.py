@@ -483,7 +483,7 @@ class EngineMachine:
         why = "the job ended" if self._is_job_over() else "the run was over"
         for clause in self._clauses:
             was_open = clause.verdict is None
-            clause.close(self._run, why)
+            clause.close(self._run, why, is_cut=outcome == "unmet")
             self._tell(clause, decided=was_open)
         for held in self._holds.release((), now):
             self._put(ReleaseHold(pid=held.pid, rank=held.rank, step=held.step))
