@@ -136,7 +136,7 @@ def _run(arguments: Sequence[str]) -> int:
 def _end_by_a_bug(name: str, error: Exception) -> int:
     import traceback
 
-    from pytest_elastic.hidden_module import hidden_module
+    from pytest_elastic.cli.hidden_module import hidden_module
 
     if (hidden := hidden_module(error)) is not None:
         _complain(f"pytest-elastic {name}: {hidden}")

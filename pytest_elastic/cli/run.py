@@ -35,7 +35,7 @@ def _launch(config: LaunchConfig, adopted: AdoptedKeeper | None) -> int:
     except ElasticError:
         raise
     except Exception as error:
-        from pytest_elastic.hidden_module import hidden_module
+        from pytest_elastic.cli.hidden_module import hidden_module
 
         if (hidden := hidden_module(error)) is not None:
             raise hidden from error
