@@ -43,8 +43,12 @@ def shown_on(page: str, folder: Path) -> list[str]:
         (
             "lightning",
             [],
-            ["yes (invalid)", "yes (invalid)", "yes", "yes (invalid)"],
-            ["epoch 3 used 180 samples more than once", "Save the place in the data"],
+            ["yes (invalid)", "yes (invalid)", "NO", "NO"],
+            [
+                "epoch 3 used 180 samples more than once",
+                "Save the place in the data",
+                "resume from the newest one that is complete",
+            ],
         ),
         (
             "accelerate",

@@ -392,7 +392,8 @@ def _checkpoints(history: History, first: WorkerView) -> Checkpoints | None:
             is_shared,
             "best" not in name,
             max(_size(e) for e, _ in files),
-            # A folder that is renamed has its files twice: they stay under the later name.
+            # The later one is what a script goes on with, as a copy of the numbered one before; and
+            # a folder that is renamed has its files twice, and keeps them under the later name.
             max(place for place, (each, _) in enumerate(written) if each == pattern),
         )
 
