@@ -337,6 +337,7 @@ def _runs() -> Iterator[tuple[str, Story]]:
     files_by_letter = {
         "e": ("ema.pt", "moved", 300),
         "m": ("model.pt", "moved", 900),
+        "n": ("net.pt", "moved", 900),
         "x": ("x.npz", "moved", 300),
     }
     for what, seen in (
@@ -347,6 +348,7 @@ def _runs() -> Iterator[tuple[str, Story]]:
         ("two files a little apart", {4: "e", 6: "m", 10: "e", 12: "m"}),
         ("two files, mostly together", {3: "em", 6: "m", 9: "em"}),
         ("two files, together at both ends", {3: "me", 8: "m", 12: "em"}),
+        ("two files of one size, in another order at last", {3: "mn", 6: "nm"}),
         ("two files, half of the one alone", {3: "em", 6: "m", 9: "em", 12: "m"}),
         ("two files, half of the other alone", {3: "em", 6: "e", 9: "em", 12: "e"}),
     ):
