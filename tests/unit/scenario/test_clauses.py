@@ -19,6 +19,7 @@ from elastic_harness.scenario.reading.loader import read_clause
 from msgspec.structs import replace
 
 from pytest_elastic.events.model import Record
+from tests.unit.history.story import Story
 from tests.unit.scenario.bench import CRASH, scenario
 
 RUN = ObservedRun(store_host="n1")
@@ -267,6 +268,34 @@ def test_what_must_never_be_seen_is_valid_at_the_end_and_invalid_at_once() -> No
         Outcome.VALID,
         "never event worker_gone: never seen",
     )
+
+
+@pytest.mark.parametrize(("after", "is_decided"), [("crash", True), ("crash + 2s", False)])
+def test_what_is_seen_while_a_fault_begins_is_its_own(after: str, *, is_decided: bool) -> None:
+    """Before it acts, and so before any time is counted from it."""
+    state = clause(after=after)
+    state.follow([entry(fired=100.0)])
+    assert state.see(gone(100.5), RUN, now=100.5) is is_decided
+
+
+def test_what_waits_for_no_fault_counts_what_came_just_before() -> None:
+    """A record may be read late: its own time is before the clause's."""
+    assert begun().see(gone(99.9), RUN, now=100.1)
+
+
+@pytest.mark.parametrize(("after", "is_met"), [(None, True), ("crash", False)])
+def test_a_round_that_formed_before_a_fault_is_none_after_it(
+    after: str | None, *, is_met: bool
+) -> None:
+    """Without a fault it is what is there already that counts."""
+    story = Story().round(1, ["n1", "n2"])
+    run = ObservedRun(store_host="n1")
+    for record in story.records:
+        run.observe(record)
+    asked = read_clause({"round": 1, "within": "10s", "after": after})
+    state = from_eventually("a", asked)
+    state.begin(story.at + 1.0)
+    assert state.see(None, run, now=story.at + 1.0) is is_met
 
 
 def test_what_was_cut_short_by_another_clause_is_not_known() -> None:
