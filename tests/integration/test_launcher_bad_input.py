@@ -241,7 +241,7 @@ def test_of_several_endpoints_it_is_said_which_are_reached_and_which_are_not(fol
     port = free_port()
     endpoints = f"127.0.0.1:{port},127.0.0.2:{port},no-such-host.invalid:{port}"
     words = ("--rdzv-backend=c10d", f"--rdzv-endpoint={endpoints}", "--nnodes=2:4")
-    guest_only = ("--rdzv-conf=join_timeout=4,is_host=false", "--node-name=guest")
+    guest_only = ("--rdzv-conf=join_timeout=15,is_host=false", "--node-name=guest")
     conf = "--rdzv-conf=join_timeout=600"
     with Running(*words, conf, "hello.py", cwd=folder) as host:
         host.wait_for("reached 1 of 3 endpoints: ")
