@@ -17,9 +17,10 @@ def hidden_module(error: Exception) -> UsageError | None:
     own = [os.path.realpath(sysconfig.get_path(each)) for each in ("stdlib", "platstdlib")]
     # Who fails while it is imported is no module of the process any more.
     frames = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
-    for module in (*frames, *(vars(each) for each in [*sys.modules.values()])):
+    # What stands for a module need not be one.
+    for module in (*frames, *(getattr(each, "__dict__", {}) for each in [*sys.modules.values()])):
         name, file = module.get("__name__"), module.get("__file__")
-        if name in sys.stdlib_module_names and file:
+        if name in sys.stdlib_module_names and isinstance(file, str):
             folder = os.path.dirname(os.path.realpath(file))
             # setuptools brings a distutils, for example.
             is_installed = "site-packages" in folder or "dist-packages" in folder

@@ -169,6 +169,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 @contextlib.contextmanager
 def _explaining(item: pytest.Item) -> Iterator[None]:
+    """Keep what the jobs of a test did if the block fails."""
     try:
         yield
     except BaseException as error:

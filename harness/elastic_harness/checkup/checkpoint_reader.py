@@ -1,7 +1,6 @@
 """Reads what torch and safetensors wrote, in a process of its own that has torch (`main`).
 
-The classes that are pickled in a checkpoint are not loaded: they are the script's, and need not be
-there.
+Classes that torch.save has pickled are not loaded: they are the script's, and need not be there.
 """
 
 from __future__ import annotations
@@ -115,9 +114,9 @@ def _parts_at(path: str) -> dict[str, Part]:
             is_alone = len(paths) == 1 or file == _OF_A_FOLDER
             told = (name if is_alone else f"{file} {name}".strip()) or file
             tensors = list(_tensors_in(value, {}))
-            measured = [each for each in tensors if each.is_floating_point() or each.is_complex()]
-            # A count, or a mask, may be so large that nothing could be told of what is beside it.
-            counted = [each for each in tensors if not any(each is other for other in measured)]
+            measured = [tensor for tensor in tensors if _is_measured(tensor)]
+            # A count may be so large that nothing could be told of what is beside it.
+            counted = [tensor for tensor in tensors if not _is_measured(tensor)]
             for part, found in ((told, measured), (f"whole numbers of {told}", counted)):
                 if found:
                     parts[part] = _described(found)
@@ -257,12 +256,15 @@ def _number_in(name: str, value: object) -> list[Any]:
         return []
 
 
+def _is_measured(tensor: Any) -> bool:  # noqa: ANN401 (torch's tensor)
+    """Tell whether a tensor is of numbers that may be rounded."""
+    return bool(tensor.is_floating_point() or tensor.is_complex())
+
+
 def _described(tensors: list[Any]) -> Part:
     from elastic_harness.observe.probe import elastic_probe_state as probe
 
     plain = [each.detach().contiguous() for each in tensors]
-    numbers = [
-        each if each.is_floating_point() or each.is_complex() else each.double() for each in plain
-    ]
+    numbers = [each if _is_measured(each) else each.double() for each in plain]
     size = sum(each.numel() for each in plain)
     return {"size": size, "digest": probe.digest_of(plain), **probe.sketch_of(numbers)}
