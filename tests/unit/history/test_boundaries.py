@@ -76,16 +76,6 @@ def launcher(story: Story, node: str, role: str = "launcher") -> Story:
     return story.tell("cluster", node, ProcessStarted(pid=1, role=role, argv=()))
 
 
-def up_and_down(*ups: bool) -> Story:
-    """End the launcher on n2, whose node stops (False) or starts (True); nobody looks there."""
-    story = Story().launcher_exits({"n1": 0, "n2": 0})
-    for is_up in ups:
-        event = NodeStarted(address="", incarnation=1) if is_up else NodeStopped(cause="crash")
-        story.tell("cluster", "n2", event)
-    story.tell("engine", "", RunEnded(outcome="failed"))
-    return story.launcher_exits({"n3": 0}).end("failed", launchers=("n1",))
-
-
 def left_behind(*nodes: str) -> Story:
     """Find a process on each of these nodes."""
     story = Story()
@@ -787,46 +777,8 @@ def test_each_boundary_has_a_history_on_both_of_its_sides(
     assert (verdict.outcome, verdict.reason) == (outcome, reason)
 
 
-def test_a_node_that_is_down_when_the_run_ends_left_nothing_and_one_that_came_back_may_have() -> (
-    None
-):
-    """Nodes that the teardown stops were up: what was left on them has to be looked for."""
-    gone, back = up_and_down(False), up_and_down(False, True)
-    for story, expected in ((gone, VALID), (back, UNKNOWN), (up_and_down(True), UNKNOWN)):
-        cut = next(n for n, each in enumerate(story.records) if each.event.kind == "run_ended")
-        before = Story()
-        before.records = [*story.records[: cut + 1]]
-        before.tell("cluster", "n2", NodeStopped(cause="teardown"))
-        before.records.append(_sought("n1"))
-        verdict = bind("no_survivors").run(before.history)
-        assert verdict.outcome is expected, verdict.reason
-
-
-@pytest.mark.parametrize(
-    ("stopped", "moment", "expected"),
-    [
-        ("crash", "before the search", VALID),
-        ("crash", "after the search", UNKNOWN),
-        ("teardown", "before the search", UNKNOWN),
-    ],
-)
-def test_a_node_that_a_fault_took_away_before_the_search_left_nothing(
-    stopped: str, moment: str, expected: Outcome
-) -> None:
-    """A notice may be over just as the run ends: the power goes between the end and the search."""
-    story = Story().launcher_exits({"n1": 0, "n2": 0}).end()
-    story.records.pop()
-    search = _sought("n1")
-    if moment == "after the search":
-        story.records.append(search)
-    story.tell("cluster", "n2", NodeStopped(cause=stopped))
-    if moment == "before the search":
-        story.records.append(search)
-    verdict = bind("no_survivors").run(story.history)
-    assert verdict.outcome is expected, verdict.reason
-
-
 _UP, _CRASH = NodeStarted(address="", incarnation=1), NodeStopped(cause="crash")
+_TEARDOWN = NodeStopped(cause="teardown")
 _LAUNCHER = ProcessStarted(pid=2, role="launcher", argv=())
 _END, _LOOK = RunEnded(outcome="failed"), SurvivorsSought(nodes=("n1",))
 
@@ -840,8 +792,15 @@ _END, _LOOK = RunEnded(outcome="failed"), SurvivorsSought(nodes=("n1",))
         ((_END, _UP, _LAUNCHER, _LOOK), UNKNOWN),  # what comes after the end says nothing
         ((_END, _UP, _LOOK), UNKNOWN),
         ((_CRASH, _END, _UP, _LOOK), VALID),
-        ((NodeStopped(cause="teardown"), _END, _LOOK), VALID),
-        ((_END, _LOOK, _CRASH, _LOOK), VALID),  # before the last search
+        ((_TEARDOWN, _END, _LOOK), VALID),
+        # The teardown stops nodes that were up: what was left on them has to be looked for.
+        ((_END, _TEARDOWN, _LOOK), UNKNOWN),
+        ((_CRASH, _END, _TEARDOWN, _LOOK), VALID),
+        ((_CRASH, _UP, _END, _TEARDOWN, _LOOK), UNKNOWN),
+        # A notice may be over just as the run ends: the power goes before the last search.
+        ((_END, _CRASH, _LOOK), VALID),
+        ((_END, _LOOK, _CRASH), UNKNOWN),
+        ((_END, _LOOK, _CRASH, _LOOK), VALID),
         ((_END, _CRASH), UNKNOWN),  # there was no search
     ],
 )
@@ -857,11 +816,6 @@ def test_what_a_launcher_left_went_with_its_node_or_has_to_be_looked_for(
     verdict = bind("no_survivors").run(story.history)
     assert verdict.outcome is expected, verdict.reason
     assert (verdict.reason == "what was left on n2 was never looked at") is (expected is UNKNOWN)
-
-
-def _sought(*nodes: str) -> Record:
-    story = Story().launcher_exits(dict.fromkeys(nodes, 0)).end("failed", launchers=())
-    return story.records[-1]
 
 
 @pytest.mark.parametrize(
