@@ -146,20 +146,6 @@ def test_a_group_that_failed_by_itself_waits_for_the_order_before_it_reports_gon
     assert bench.asked() == [ports.WorkersGone(round=1)]
 
 
-def test_stopping_goes_from_leaders_to_groups_to_kill_within_the_grace() -> None:
-    """Workers that ignore SIGTERM: leaders first, whole groups before the end, SIGKILL at it."""
-    bench = Bench()
-    bench.run_round()
-    bench.notice(ports.StopWorkers(round=1, grace_s=10.0, reason="a peer failed"))
-    bench.pass_time(10.0 - GROUP_GRACE_S - 0.1)
-    assert bench.signalled() == []
-    bench.pass_time(0.2)
-    assert bench.signalled() == [(signal.SIGTERM, "all"), (signal.SIGCONT, "all")]
-    assert not bench.has_killed()
-    bench.pass_time(GROUP_GRACE_S)
-    assert bench.has_killed()
-
-
 @pytest.mark.parametrize("path", ["worker fails", "ordered", "agent is told", "job ends"])
 def test_every_way_of_stopping_takes_the_same_steps_within_its_grace(path: str) -> None:
     """Leaders, groups a second before the end, SIGKILL at the end; a stopped one can hear each."""
@@ -336,15 +322,6 @@ def test_the_agent_stays_until_no_worker_is_left() -> None:
     assert bench.exits() == [(3, "lost")]
 
 
-def test_a_worker_that_cannot_be_killed_does_not_keep_the_agent_for_ever() -> None:
-    """Uninterruptible sleep survives SIGKILL; the agent goes, its keeper goes on trying."""
-    bench = Bench()
-    bench.run_round()
-    bench.notice(ports.JobOver(result="lost", reason="the coordinator is gone"))
-    bench.pass_time(60.0)
-    assert bench.exits() == [(3, "lost")]
-
-
 def test_losing_the_keeper_ends_the_agent() -> None:
     """Without its keeper an agent can promise nothing about workers."""
     bench = Bench()
@@ -413,38 +390,23 @@ def test_a_node_whose_workers_outlive_a_kill_leaves_after_a_minute() -> None:
     assert bench.stuck() == [(101,)]
 
 
-def test_a_node_that_gives_up_waits_only_so_long_to_be_let_go() -> None:
-    """Nobody answers: it goes, and says the same."""
+@pytest.mark.parametrize("how", ["told to stop", "fenced after that", "lease ran out"])
+def test_a_node_that_gives_up_waits_only_so_long_to_be_let_go(how: str) -> None:
+    """Nobody answers: it goes, and says the same, whatever its workers were killed for."""
     bench = Bench()
-    stuck(bench)
+    if how == "lease ran out":
+        bench.run_round()
+        bench.give(w.LeaseRanOut(round=1))
+    else:
+        stuck(bench)
+    if how == "fenced after that":
+        bench.notice(ports.Fence(round=1, reason="evicted"))
     bench.pass_time(KILL_TIMEOUT_S)
     assert not bench.exits()
+    assert bench.machine.wake_at() == pytest.approx(bench.now + LEAVE_TIMEOUT_S, abs=1.0)
     bench.pass_time(LEAVE_TIMEOUT_S)
     assert bench.exits() == [(3, "lost")]
     assert bench.machine.wake_at() is None
-
-
-def test_a_fence_changes_nothing_about_how_long_that_may_take() -> None:
-    """The coordinator has given the node up meanwhile; it was killed before."""
-    bench = Bench()
-    stuck(bench)
-    bench.notice(ports.Fence(round=1, reason="evicted"))
-    bench.pass_time(KILL_TIMEOUT_S)
-    bench.pass_time(LEAVE_TIMEOUT_S)
-    assert bench.exits() == [(3, "lost")]
-
-
-def test_a_lease_that_ran_out_is_no_other_case() -> None:
-    """The keeper has killed them, and they are still there."""
-    bench = Bench()
-    bench.run_round()
-    bench.give(w.LeaseRanOut(round=1))
-    bench.pass_time(KILL_TIMEOUT_S - 1)
-    assert not bench.exits()
-    bench.pass_time(2)
-    bench.pass_time(LEAVE_TIMEOUT_S)
-    assert bench.exits() == [(3, "lost")]
-    assert bench.stuck() == [(100, 101)]
 
 
 def test_whoever_signals_once_more_is_not_kept_waiting() -> None:
@@ -767,13 +729,3 @@ def test_an_agent_whose_keeper_is_gone_knows_of_nothing_that_is_stuck() -> None:
     bench.run_round()
     bench.give(m.KeeperGone(reason="killed by SIGKILL"))
     assert bench.stuck() == [()]
-
-
-def test_a_node_that_gave_up_its_workers_wants_to_be_woken_when_it_may_go() -> None:
-    """Nothing else is due by then."""
-    bench = Bench()
-    stuck(bench)
-    bench.pass_time(KILL_TIMEOUT_S)
-    assert bench.machine.wake_at() == pytest.approx(
-        100.0 + FAILURE_GRACE_S + KILL_TIMEOUT_S + LEAVE_TIMEOUT_S
-    )
