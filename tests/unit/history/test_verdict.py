@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from elastic_harness.history.verdict import Outcome, compose, invalid, negate, unknown, valid
+from elastic_harness.history.verdict import Outcome, compose, invalid, unknown, valid
 
 
 def test_the_worst_verdict_wins_and_keeps_its_reasons_and_proof() -> None:
@@ -11,10 +11,3 @@ def test_the_worst_verdict_wins_and_keeps_its_reasons_and_proof() -> None:
     assert compose(mixed[:2]).outcome is Outcome.UNKNOWN
     assert compose(mixed[:1]).is_valid
     assert compose([]).outcome is Outcome.UNKNOWN, "nothing was judged"
-
-
-def test_the_opposite_of_unknown_is_unknown() -> None:
-    """What was not seen cannot be ruled out."""
-    assert negate(valid("seen")).outcome is Outcome.INVALID
-    assert negate(invalid("not seen")).is_valid
-    assert negate(unknown("blind")).outcome is Outcome.UNKNOWN
