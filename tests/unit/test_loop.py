@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
 from pytest_elastic.loop import Loop
-
-
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    """A loop of this process."""
-    loop = Loop()
-    yield loop
-    loop.close()
 
 
 def test_what_is_ready_is_not_told_to_who_got_a_closed_descriptors_number(loop: Loop) -> None:

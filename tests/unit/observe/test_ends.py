@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -22,14 +21,6 @@ from pytest_elastic.events.model import Event, Record, WorkerExited
 from pytest_elastic.loop import Loop
 from tests.unit.faults.played_cluster import PlayedCluster, PlayedProcess
 from tests.unit.faults.virtual_time import VirtualTime
-
-
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    """A loop that is closed again."""
-    made = Loop()
-    yield made
-    made.close()
 
 
 def cluster_of(loop: Loop) -> ProcessCluster:

@@ -49,14 +49,6 @@ RAISED = {"error": "OSError", "message": "disk", "frames": ["/train.py:8 in save
 OFFER = {"fd": 513, "signal": 47, "main": 1}
 
 
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    """Give a loop, and release it."""
-    made = Loop()
-    yield made
-    made.close()
-
-
 def test_a_launcher_gets_the_probe_in_front_of_its_own_python_path() -> None:
     """Whatever else is in its environment stays."""
     environ = probe_environ("/run/s", {"PYTHONPATH": "/mine", "X": "y"})

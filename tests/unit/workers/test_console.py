@@ -5,24 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from pytest_elastic.loop import Loop
 from pytest_elastic.workers.logs.console import Console, drain_consoles
 
 LIMIT_S = 60.0
 LINE = "x" * 99 + "\n"
-
-
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    """A loop of this process."""
-    loop = Loop()
-    yield loop
-    loop.close()
 
 
 def read(fd: int) -> bytes:

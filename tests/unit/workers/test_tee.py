@@ -53,14 +53,6 @@ class Terminal:
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
-    """A loop of this process."""
-    loop = Loop()
-    yield loop
-    loop.close()
-
-
-@pytest.fixture
 def terminal(loop: Loop) -> Iterator[Terminal]:
     """A terminal to be written to."""
     terminal = Terminal(loop)
