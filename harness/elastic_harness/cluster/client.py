@@ -57,6 +57,7 @@ _START_LIMIT_S: Final = 120.0
 # The server bounds each of its own steps by 10 s, and an operation has at most three.
 _OPERATION_LIMIT_S: Final = 30.0
 _NETWORK: Final = "10.77.0"
+_GATEWAY_INDEX: Final = 254
 
 
 class ClusterClient:
@@ -79,11 +80,11 @@ class ClusterClient:
         self._mtu = mtu
         self.capabilities = capabilities
         self.network = Switch(self) if capabilities.has("network") else None
-        self.sockets = LocalSockets(self, is_isolated=self._is_isolated)
+        self.sockets = LocalSockets(self, self._start_gateway, is_isolated=self._is_isolated)
         self.disks = NodeDisks(self) if capabilities.has("disk_faults") else None
         self.limits = NodeLimits(self)
         self.names = NodeNames(self) if capabilities.has("names") else None
-        self.strangers = LocalStrangers(loop, self)
+        self.strangers = LocalStrangers(loop, self.sockets, lambda: self.nodes)
         self.logs = LocalLogs()
         self.files = LocalFiles(loop, self._private_folders)
         self.clock = FileClock() if capabilities.has("clock_skew") else None
@@ -201,32 +202,35 @@ class ClusterClient:
     def start_node(self, spec: NodeSpec) -> Future[ClusterNode]:
         if spec.name in self._places:
             raise UsageError(f"cannot start node '{spec.name}': it is running")
-        request = {
-            "name": spec.name,
-            "index": spec.index,
-            "shared": _shared_paths(spec.shared),
-            "read_only": list(spec.read_only),
-            "keep_disk": spec.keep_disk,
-            "sysctls": dict(spec.sysctls),
-        }
-        return self.begin_node(request)
+        return self._begin_node(
+            spec.name,
+            spec.index,
+            shared=_shared_paths(spec.shared),
+            read_only=list(spec.read_only),
+            keep_disk=spec.keep_disk,
+            sysctls=dict(spec.sysctls),
+        )
 
-    def begin_node(self, request: Mapping[str, Any]) -> Future[ClusterNode]:
-        """Start a node, or the gateway."""
-        self._places[request["name"]] = None
-        return run(self.loop, self._start_node(request))
+    def _start_gateway(self) -> Future[ClusterNode]:
+        return self._begin_node(
+            GATEWAY, _GATEWAY_INDEX, shared=[], read_only=[], keep_disk=False, sysctls={}
+        )
 
-    def _start_node(self, request: Mapping[str, Any]) -> Steps[ClusterNode]:
-        name: str = request["name"]
+    def _begin_node(self, name: str, index: int, **request: object) -> Future[ClusterNode]:
+        self._places[name] = None
+        order = {"name": name, "index": index, "mtu": self._mtu, **request}
+        return run(self.loop, self._start_node(name, index, order))
+
+    def _start_node(self, name: str, index: int, order: Mapping[str, Any]) -> Steps[ClusterNode]:
         try:
-            started = yield from self.ask("start_node", {**request, "mtu": self._mtu})
+            started = yield from self.ask("start_node", order)
         except ClusterError:
             self._places.pop(name, None)
             raise
         (pidfd,) = started.fds
         node = ClusterNode(
             name=name,
-            index=request["index"],
+            index=index,
             incarnation=started.fields["incarnation"],
             address=started.fields["address"],
             hostname=name if self._is_isolated else started.fields["address"],

@@ -7,7 +7,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -42,7 +42,6 @@ __all__ = [
 ]
 
 _LIMITS: Final = {"cpu": "cpu_limit", "memory": "memory_limit", "processes": "process_limit"}
-_GATEWAY_INDEX: Final = 254
 
 
 class FacetClient(Protocol):
@@ -57,9 +56,6 @@ class FacetClient(Protocol):
 
     def running(self, name: str) -> ClusterNode:
         """Return what runs under a name; raises UsageError if nothing does."""
-
-    def begin_node(self, request: Mapping[str, Any]) -> Future[ClusterNode]:
-        """Start a node, or the gateway."""
 
     def processes(self, node: str) -> Future[tuple[ProcessInfo, ...]]:
         """List the processes of a node."""
@@ -188,8 +184,15 @@ def _own_drops(links: Mapping[Pair, LinkCounters], own: Mapping[str, int]) -> di
 class LocalSockets(_Facet):
     """`Sockets`: opened by a node's init, whose network they live in, and passed to us."""
 
-    def __init__(self, client: FacetClient, *, is_isolated: bool) -> None:
+    def __init__(
+        self,
+        client: FacetClient,
+        start_gateway: Callable[[], Future[ClusterNode]],
+        *,
+        is_isolated: bool,
+    ) -> None:
         super().__init__(client)
+        self._start_gateway = start_gateway
         self._is_isolated = is_isolated
         self._gateway: Future[ClusterNode] | None = None
 
@@ -210,15 +213,7 @@ class LocalSockets(_Facet):
     def _open_at_gateway(self, *, datagram: bool) -> Steps[socket.socket]:
         """Start the gateway first, once for all who wait for it."""
         if self._gateway is None or self._gateway.is_done:
-            request = {
-                "name": GATEWAY,
-                "index": _GATEWAY_INDEX,
-                "shared": [],
-                "read_only": [],
-                "keep_disk": False,
-                "sysctls": {},
-            }
-            self._gateway = self._client.begin_node(request)
+            self._gateway = self._start_gateway()
         yield from self._gateway
         return (yield from self.open(GATEWAY, datagram=datagram))
 

@@ -14,10 +14,9 @@ import os
 import socket
 import struct
 import termios
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from elastic_harness.cluster.cluster import ClusterNode
 from elastic_harness.cluster.facets import Sockets, Visits
@@ -54,30 +53,21 @@ class _Stranger:
         return int(struct.unpack("i", left)[0]) == 0
 
 
-class _Cluster(Protocol):
-    """What strangers need of the cluster."""
-
-    @property
-    def sockets(self) -> Sockets:
-        """Sockets in the network of a node."""
-
-    @property
-    def nodes(self) -> Mapping[str, ClusterNode]:
-        """The nodes that run now, by name."""
-
-
 class LocalStrangers:
-    """`Strangers` of nodes on this machine."""
+    """`Strangers` of nodes on this machine; `nodes` are those that run now, by name."""
 
-    def __init__(self, loop: Loop, cluster: _Cluster) -> None:
+    def __init__(
+        self, loop: Loop, sockets: Sockets, nodes: Callable[[], Mapping[str, ClusterNode]]
+    ) -> None:
         self._loop = loop
-        self._cluster = cluster
+        self._sockets = sockets
+        self._nodes = nodes
         self._strangers: list[_Stranger] = []
 
     def send(
         self, owner: str, node: str, at: tuple[str, int], words: bytes, *, connections: int
     ) -> None:
-        address = (self._cluster.nodes[at[0]].address, at[1])
+        address = (self._nodes()[at[0]].address, at[1])
         self.send_to(owner, node, address, words, connections=connections)
 
     def send_to(
@@ -88,7 +78,7 @@ class LocalStrangers:
             stranger = _Stranger(owner=owner, node=node, unsaid=words)
             self._strangers.append(stranger)
             try:
-                opening = self._cluster.sockets.open(node)
+                opening = self._sockets.open(node)
             except UsageError as error:
                 stranger.refusal = error.message
             else:
@@ -134,7 +124,7 @@ class LocalStrangers:
             stranger.refusal = done.error.message
             return
         opened = done.result()
-        running = self._cluster.nodes.get(stranger.node)
+        running = self._nodes().get(stranger.node)
         if stranger.is_sent_away or running is None:
             opened.close()
             return

@@ -16,7 +16,10 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Final
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
 
 from elastic_harness.cluster.choose import choose_cluster
 from elastic_harness.cluster.cluster import (
@@ -54,6 +57,22 @@ _CLOSE_LIMIT_S: Final = 30.0
 _PACKAGES: Final = ("elastic_harness", "pytest_elastic")
 # How often it is looked what has become of strangers: nothing tells it.
 _VISITS_LOOK_S: Final = 0.01
+# What pytest may have done with the agent's own cluster, as it would be with one of pytest's.
+_ENDS: Final = frozenset({"stop_node", "crash_node", "power_cut"})
+_ACTS: Final = _ENDS | {
+    "pause_node",
+    "resume_node",
+    "processes",
+    "signal",
+    "state",
+    "stacks",
+    "files.corrupt",
+    "sockets.listeners",
+    "clock.set_offset",
+    "clock.time_of_day",
+    "limits.limit_files",
+    "limits.restore_files",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,71 +256,22 @@ class NodeAgent:
                 return Answer(fields={"fields": answer.fields})
             case "counters":
                 return (yield from self._count())
-            case "end_node":
-                ends = {
-                    "stop": cluster.stop_node,
-                    "crash": cluster.crash_node,
-                    "cut": cluster.power_cut,
-                }
-                yield from ends[fields["how"]](fields["name"])
-                yield from self._all_told()
-                return Answer()
-            case "pause_node":
-                yield from cluster.pause_node(fields["name"])
-                return Answer()
-            case "resume_node":
-                yield from cluster.resume_node(fields["name"])
-                return Answer()
+            case "do" if fields["act"] in _ACTS:
+                value = yield from self._do(fields["act"], fields["arguments"])
+                return Answer(fields={"value": msgspec.to_builtins(value)})
             case "spawn":
                 return (yield from self._spawn(fields))
-            case "processes":
-                found = yield from cluster.processes(fields["node"])
-                return Answer(fields={"processes": [asdict(each) for each in found]})
-            case "signal":
-                sent = yield from cluster.signal(_ref(fields), fields["signum"])
-                return Answer(fields={"sent": sent})
-            case "state":
-                state = yield from cluster.state(_ref(fields))
-                return Answer(fields={"state": state})
             case "watch_end":
-                self._watch_end(_ref(fields), fields["watch"])
+                self._watch_end(ProcessRef(**fields["process"]), fields["watch"])
                 return Answer()
-            case "stacks":
-                text, reason = yield from cluster.stacks(
-                    _ref(fields), fd=fields["fd"], signum=fields["signum"]
-                )
-                return Answer(fields={"text": text, "reason": reason})
             case "send_strangers":
                 return self._send_strangers(fields)
             case "watch_files":
                 return self._watch_files(fields["folder"])
-            case "corrupt":
-                pattern, how = fields["pattern"], fields["how"]
-                damaged = yield from cluster.files.corrupt(
-                    pattern, how, folders=fields["folders"], node=fields["node"]
-                )
-                return Answer(fields={"damaged": damaged})
-            case "listeners":
-                listeners = yield from cluster.sockets.listeners(fields["node"], fields["port"])
-                return Answer(fields={"listeners": [asdict(each) for each in listeners]})
-            case "set_clock":
-                self._make_folder(os.path.dirname(fields["file"]))
-                clock = having(cluster.clock, cluster.capabilities["clock_skew"])
-                yield from clock.set_offset(fields["node"], fields["file"], fields["offset_s"])
-                return Answer()
-            case "time_of_day":
-                clock = having(cluster.clock, cluster.capabilities["clock_skew"])
-                return Answer(fields={"time": (yield from clock.time_of_day(fields["node"]))})
             case "capture":
                 return (yield from self._capture(fields))
             case "captured" | "end_capture":
                 return (yield from self._count_captured(op, fields["name"]))
-            case "limit_files":
-                limit = yield from cluster.limits.limit_files(_ref(fields), **fields["arguments"])
-                return Answer(fields={"result": None if limit is None else asdict(limit)})
-            case "restore_files":
-                yield from cluster.limits.restore_files(_ref(fields), **fields["arguments"])
-                return Answer()
             case "reset":
                 self._visits.clear()
                 yield from cluster.reset(seed=fields["seed"])
@@ -316,6 +286,18 @@ class NodeAgent:
                 self._loop.call_soon(lambda: self._end("pytest has closed the cluster"))
                 return Answer()
         raise ClusterError(f"the agent of a machine does not know how to '{op}'")
+
+    def _do(self, act: str, arguments: JsonObject) -> Steps[Any]:
+        """Do something with the agent's own cluster, or a facet of it, and return its value."""
+        if act == "clock.set_offset":
+            self._make_folder(os.path.dirname(arguments["file"]))
+        given = dict(arguments)
+        if "process" in given:
+            given["process"] = ProcessRef(**given["process"])
+        value = yield from attrgetter(act)(self._cluster)(**given)
+        if act in _ENDS:
+            yield from self._all_told()
+        return value
 
     def _start(self) -> Steps[Answer]:
         yield from self._cluster.start()
@@ -534,7 +516,3 @@ class NodeAgent:
     def _send_copy(self, path: str, offset: int, data: bytes) -> Future[None]:
         piece = {"path": path, "offset": offset, "data": data.decode(ENCODING)}
         return self._conversation.call("copy", piece, timeout_s=_COPY_LIMIT_S).then(lambda _: None)
-
-
-def _ref(fields: JsonObject) -> ProcessRef:
-    return ProcessRef(**fields["process"])

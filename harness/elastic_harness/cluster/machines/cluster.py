@@ -15,7 +15,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from elastic_harness.cluster.client_facets import (
@@ -365,24 +365,20 @@ class MachinesCluster:
             raise ClusterError(f"cannot start node '{spec.name}': {error.message}") from error
         return next(machine for machine in self._machines if machine.name == name)
 
-    def begin_node(self, request: Mapping[str, Any]) -> Future[ClusterNode]:
-        """Start the gateway: pytest is on none of the machines, so there is none."""
-        raise ClusterError(f"cannot start {request['name']}: pytest is outside of the network")
-
     def stop_node(self, name: str) -> Future[None]:
-        return run(self.loop, self._end_node(self.machine_of(name), name, "stop"))
+        return run(self.loop, self._end_node(self.machine_of(name), name, "stop_node"))
 
     def crash_node(self, name: str) -> Future[None]:
-        return run(self.loop, self._end_node(self.machine_of(name), name, "crash"))
+        return run(self.loop, self._end_node(self.machine_of(name), name, "crash_node"))
 
     def power_cut(self, name: str) -> Future[None]:
-        return run(self.loop, self._end_node(self.machine_of(name), name, "cut"))
+        return run(self.loop, self._end_node(self.machine_of(name), name, "power_cut"))
 
-    def _end_node(self, machine: Machine, name: str, how: str) -> Steps[None]:
+    def _end_node(self, machine: Machine, name: str, act: str) -> Steps[None]:
         """End a node: at one moment, as the switch of its machine is between it and all others."""
         others = self._others(machine) if self.network is not None else ()
-        yield from machine.call("end_node", {"name": name, "how": how})
-        if how != "crash":
+        yield from machine.do(act, None, name=name)
+        if act != "crash_node":
             ends = [each.ask_switch("detach", {"name": name}) for each in others]
             if self._gateway is not None and self._gateway.is_joined:
                 ends.append(self._gateway.detach(name))
@@ -412,10 +408,10 @@ class MachinesCluster:
         return [each for each in self._machines if each is not machine]
 
     def pause_node(self, name: str) -> Future[None]:
-        return self._ask_about("pause_node", name)
+        return self.machine_of(name).do("pause_node", None, name=name)
 
     def resume_node(self, name: str) -> Future[None]:
-        return self._ask_about("resume_node", name)
+        return self.machine_of(name).do("resume_node", None, name=name)
 
     def running(self, name: str) -> ClusterNode:
         """Return a running node; raises UsageError if there is none."""
@@ -442,9 +438,6 @@ class MachinesCluster:
             running = ", ".join(self.nodes) or "none"
             raise UsageError(f"there is no running node '{name}'", hint=f"running: {running}")
         return self._places[name]
-
-    def _ask_about(self, op: str, name: str, **more: str) -> Future[None]:
-        return self.machine_of(name).call(op, {"name": name, **more}).then(lambda _: None)
 
     # --- processes ------------------------------------------------------------------------------
 
@@ -475,25 +468,15 @@ class MachinesCluster:
 
     def processes(self, node: str) -> Future[tuple[ProcessInfo, ...]]:
         machine = self.machine_of(node)
-
-        def read(answer: Answer) -> tuple[ProcessInfo, ...]:
-            return tuple(
-                ProcessInfo(**{**each, "pid": machine.pid_here(each["pid"])} | {"command": command})
-                for each in answer.fields["processes"]
-                for command in [tuple(each["command"])]
-            )
-
-        return machine.call("processes", {"node": node}).then(read)
+        return machine.do("processes", tuple[ProcessInfo, ...], node=node).then(
+            lambda found: tuple(replace(each, pid=machine.pid_here(each.pid)) for each in found)
+        )
 
     def signal(self, process: ProcessRef, signum: int) -> Future[bool]:
-        return self.ask_process("signal", process, {"signum": int(signum)}).then(
-            lambda answer: answer is not None and bool(answer.fields["sent"])
-        )
+        return self.do_to(process, "signal", bool, otherwise=False, signum=int(signum))
 
     def state(self, process: ProcessRef) -> Future[str]:
-        return self.ask_process("state", process, {}).then(
-            lambda answer: "" if answer is None else str(answer.fields["state"])
-        )
+        return self.do_to(process, "state", str, otherwise="")
 
     def ended(self, process: ProcessRef) -> Future[int | None]:
         machine = self._machine_with(process)
@@ -502,33 +485,29 @@ class MachinesCluster:
         self._last_watch += 1
         watch = self._last_watch
         ended: Future[int | None] = machine.watched.setdefault(watch, Future())
-        asked = machine.call("watch_end", {"process": machine.ref(process), "watch": watch})
+        order = {"process": asdict(machine.ref(process)), "watch": watch}
+        asked = machine.call("watch_end", order)
         asked.add_done_callback(
             lambda done: None if done.error is None else ended.settle(done.error)
         )
         return ended
 
     def stacks(self, process: ProcessRef, *, fd: int, signum: int) -> Future[tuple[str, str]]:
-        return self.ask_process("stacks", process, {"fd": fd, "signum": signum}).then(
-            lambda answer: (
-                ("", "it is on no machine of this cluster")
-                if answer is None
-                else (str(answer.fields["text"]), str(answer.fields["reason"]))
-            )
-        )
+        lost = ("", "it is on no machine of this cluster")
+        return self.do_to(process, "stacks", tuple[str, str], otherwise=lost, fd=fd, signum=signum)
 
     def copies_to(self, path: str) -> None:
         """Let agents write pieces of a file at `path`, or of files below it."""
         self._copied.add(os.path.abspath(path))
 
-    def ask_process(
-        self, op: str, process: ProcessRef, fields: Mapping[str, Any]
-    ) -> Future[Answer | None]:
-        """Ask the agent of a process's machine; None for a process of no machine."""
+    def do_to(
+        self, process: ProcessRef, act: str, kind: object, *, otherwise: object, **arguments: object
+    ) -> Future[Any]:
+        """Have the agent of a process's machine do something to it; `otherwise`: it is on none."""
         machine = self._machine_with(process)
         if machine is None:
-            return settled(None)
-        return machine.call(op, {"process": machine.ref(process), **fields}).then(lambda got: got)
+            return settled(otherwise)
+        return machine.do(act, kind, process=machine.ref(process), **arguments)
 
     def _machine_with(self, process: ProcessRef) -> Machine | None:
         number = process.pid // PIDS_OF_A_MACHINE

@@ -88,10 +88,10 @@ class _Cluster(FacetClient, Protocol):
     def owners_of(self, pairs: Sequence[Pair]) -> Mapping[Machine | Gateway, Sequence[Pair]]:
         """Return on whose switches links begin."""
 
-    def ask_process(
-        self, op: str, process: ProcessRef, fields: Mapping[str, Any]
-    ) -> Future[Answer | None]:
-        """Ask the agent of a process's machine; None for a process of no machine."""
+    def do_to(
+        self, process: ProcessRef, act: str, kind: object, *, otherwise: object, **arguments: object
+    ) -> Future[Any]:
+        """Have the agent of a process's machine do something to it; `otherwise`: it is on none."""
 
     def copies_to(self, path: str) -> None:
         """Let agents write pieces of a file at `path`."""
@@ -244,14 +244,10 @@ class MachineSockets:
 
     def listeners(self, node: str, port: int) -> Future[tuple[ProcessRef, ...]]:
         machine = self._cluster.machine_of(node)
-
-        def read(answer: Answer) -> tuple[ProcessRef, ...]:
-            return tuple(
-                ProcessRef(**{**each, "pid": machine.pid_here(each["pid"])})
-                for each in answer.fields["listeners"]
-            )
-
-        return machine.call("listeners", {"node": node, "port": port}).then(read)
+        found = machine.do("sockets.listeners", tuple[ProcessRef, ...], node=node, port=port)
+        return found.then(
+            lambda refs: tuple(replace(each, pid=machine.pid_here(each.pid)) for each in refs)
+        )
 
 
 class MachineStrangers:
@@ -317,15 +313,11 @@ class MachineClock:
         self._cluster = cluster
 
     def set_offset(self, node: str, file: str, offset_s: float) -> Future[None]:
-        order = {"node": node, "file": file, "offset_s": offset_s}
-        return self._cluster.machine_of(node).call("set_clock", order).then(lambda _: None)
+        machine = self._cluster.machine_of(node)
+        return machine.do("clock.set_offset", None, node=node, file=file, offset_s=offset_s)
 
     def time_of_day(self, node: str) -> Future[float]:
-        return (
-            self._cluster.machine_of(node)
-            .call("time_of_day", {"node": node})
-            .then(lambda answer: float(answer.fields["time"]))
-        )
+        return self._cluster.machine_of(node).do("clock.time_of_day", float, node=node)
 
 
 class MachineLimits(NodeLimits):
@@ -338,17 +330,12 @@ class MachineLimits(NodeLimits):
     def limit_files(
         self, process: ProcessRef, *, free: int, at_most: int | None = None
     ) -> Future[FileLimit | None]:
-        fields = {"arguments": {"free": free, "at_most": at_most}}
-
-        def read(answer: Answer | None) -> FileLimit | None:
-            result = None if answer is None else answer.fields["result"]
-            return None if result is None else FileLimit(**result)
-
-        return self._cluster.ask_process("limit_files", process, fields).then(read)
+        act, kind = "limits.limit_files", FileLimit | None
+        return self._cluster.do_to(process, act, kind, otherwise=None, free=free, at_most=at_most)
 
     def restore_files(self, process: ProcessRef, *, at_most: int | None = None) -> Future[None]:
-        fields = {"arguments": {"at_most": at_most}}
-        return self._cluster.ask_process("restore_files", process, fields).then(lambda _: None)
+        act = "limits.restore_files"
+        return self._cluster.do_to(process, act, None, otherwise=None, at_most=at_most)
 
 
 class MachineLogs(LocalLogs):
@@ -426,9 +413,10 @@ class MachineFiles:
     def corrupt(
         self, pattern: str, how: str, *, folders: Sequence[str], node: str | None = None
     ) -> Future[str]:
-        order = {"pattern": pattern, "how": how, "folders": list(folders), "node": node}
         machine = self._cluster.machines[0] if node is None else self._cluster.machine_of(node)
-        return machine.call("corrupt", order).then(lambda answer: str(answer.fields["damaged"]))
+        return machine.do(
+            "files.corrupt", str, pattern=pattern, how=how, folders=folders, node=node
+        )
 
 
 @contextlib.contextmanager

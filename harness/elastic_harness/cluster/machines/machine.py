@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any, Final
+
+import msgspec
 
 from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.cluster.machines.link import Link
@@ -84,6 +86,16 @@ class Machine:
             sentence = f"machine {self.name}: {error.message}"
             raise ClusterError(sentence, hint=error.hint) from error
 
+    def do(self, act: str, kind: object, **arguments: object) -> Future[Any]:
+        """Have the agent do what its own cluster, or a facet of it, can: "signal", "files.corrupt".
+
+        The value is what that returns there, a `kind`.
+        """
+        order = {"act": act, "arguments": msgspec.to_builtins(arguments)}
+        return self.call("do", order).then(
+            lambda answer: msgspec.convert(answer.fields["value"], kind)
+        )
+
     def ask(self, op: str, fields: Mapping[str, Any]) -> Future[Answer]:
         """Ask the cluster server there for something."""
         return self.call("ask", {"order": op, "fields": fields}).then(
@@ -117,6 +129,6 @@ class Machine:
         """Return our number of a process of the machine."""
         return self.number * PIDS_OF_A_MACHINE + pid
 
-    def ref(self, process: ProcessRef) -> dict[str, Any]:
+    def ref(self, process: ProcessRef) -> ProcessRef:
         """Return a process as the machine knows it."""
-        return {**asdict(process), "pid": process.pid % PIDS_OF_A_MACHINE}
+        return replace(process, pid=process.pid % PIDS_OF_A_MACHINE)
