@@ -63,12 +63,12 @@ class Reply:
         """Refuse, with a sentence that says what could not be done and why, and with a hint."""
         self._channel.send({"re": self._request, "error": error, "hint": hint})
 
-    def when_done(self, answer: Future[Answer], *, of: str = "") -> None:
-        """Answer with what a future brings, and close its descriptors; `of` begins a refusal."""
+    def when_done(self, answer: Future[Answer]) -> None:
+        """Answer with what a future brings, and close its descriptors."""
 
         def on_done(done: Future[Answer]) -> None:
             if done.error is not None:
-                self.failed(f"{of}{done.error.message}", done.error.hint)
+                self.failed(done.error.message, done.error.hint)
                 return
             told = {key: value for key, value in done.result().fields.items() if key != "re"}
             self.done(told, done.result().fds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from elastic_harness.faults.built_in import BUILT_IN
@@ -26,12 +26,10 @@ class FaultRegistry(Registry[type[PlannedAction]]):
 
     kind: ClassVar[str] = "fault"
 
-    def __init__(self, faults: Iterable[type[Fault]] = ()) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self._known = {each.name: each for each in (HealEntries, CheckNow)}
         self.recipes: tuple[Recipe, ...] = ()
-        for fault in faults:
-            self.add(fault)
 
     def add(self, new: type[PlannedAction], *, recipes: Sequence[Recipe] = ()) -> None:
         """Make a fault known under its name, and how storms draw it, if they may.

@@ -140,7 +140,7 @@ def test_a_fault_from_outside_is_known_by_its_name() -> None:
 
         name = "nudge"
 
-    registry = FaultRegistry(BUILT_IN)
+    registry = built_in_faults()
     registry.add(Nudge)
     assert isinstance(registry.parse("nudge", "rank 1"), Nudge)
     with pytest.raises(UsageError, match="'nudge' already"):

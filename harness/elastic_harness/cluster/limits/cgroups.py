@@ -16,6 +16,7 @@ from typing import TypeVar
 from elastic_harness.cluster import process_table
 from elastic_harness.cluster.limits import cgroup_layout
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings, Hierarchy
+from elastic_harness.cluster.node.namespace import write_file
 
 __all__ = [
     "NodeGroup",
@@ -26,7 +27,6 @@ __all__ = [
     "remove_session",
     "session_tag",
     "stale_sessions",
-    "write",
 ]
 
 _PREFIX = "pytest-elastic-"
@@ -79,9 +79,9 @@ class NodeGroup:
         """Ask the kernel to freeze or thaw the group; it is done when `is_frozen` says so."""
         folder = self.make("freeze")
         if self._hierarchies["freeze"].version == 2:
-            write(f"{folder}/cgroup.freeze", "1" if frozen else "0")
+            write_file(f"{folder}/cgroup.freeze", "1" if frozen else "0")
         else:
-            write(f"{folder}/freezer.state", "FROZEN" if frozen else "THAWED")
+            write_file(f"{folder}/freezer.state", "FROZEN" if frozen else "THAWED")
 
     def is_frozen(self) -> bool:
         """Tell whether every process of the group stands still."""
@@ -125,13 +125,13 @@ class NodeGroup:
         for name, text in writes(self._hierarchies[feature].version, value):
             is_there = "swap" not in name and "memsw" not in name
             if is_there or os.path.exists(f"{folder}/{name}"):
-                write(f"{folder}/{name}", text)
+                write_file(f"{folder}/{name}", text)
 
     def move(self, pid: int) -> None:
         """Move a process into every group made so far; harmless when it has ended."""
         for folder in self.folders:
             with contextlib.suppress(ProcessLookupError):
-                write(f"{folder}/cgroup.procs", str(pid))
+                write_file(f"{folder}/cgroup.procs", str(pid))
 
     def remove(self) -> None:
         """Take the groups away; their processes must have ended."""
@@ -184,7 +184,7 @@ def remove_session(tag: str) -> list[str]:
         top = f"{hierarchy.folder}/{tag}"
         for folder, _, _ in os.walk(top, topdown=False):
             if hierarchy.version == 1 and os.path.exists(f"{folder}/freezer.state"):
-                write(f"{folder}/freezer.state", "THAWED")
+                write_file(f"{folder}/freezer.state", "THAWED")
             try:
                 os.rmdir(folder)
             except OSError:
@@ -201,19 +201,10 @@ def stale_sessions() -> set[str]:
 def _enable_controllers(hierarchy: Hierarchy, session: str) -> None:
     """Enable the controllers of a session's own group for the groups of its nodes (version 2)."""
     if hierarchy.controllers:
-        write(
+        write_file(
             f"{session}/cgroup.subtree_control",
             " ".join(f"+{name}" for name in hierarchy.controllers),
         )
-
-
-def write(path: str, text: str) -> None:
-    """Write a file of a group in one call. Raises OSError for what the kernel refuses."""
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
 
 
 def _read(path: str) -> str:

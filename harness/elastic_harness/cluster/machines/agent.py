@@ -8,7 +8,6 @@ has started and removes what it has made. The program around it is `agent_progra
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -49,7 +48,7 @@ from pytest_elastic.credentials import Credentials
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.loop import Loop, Timer
 
-__all__ = ["AgentOrder", "AgentStart", "NodeAgent"]
+__all__ = ["AgentOrder", "AgentStart", "NodeAgent", "line_of"]
 
 # What pytest may take to write a piece of a log. Beyond it the link is cut, and the lease decides.
 _COPY_LIMIT_S: Final = 600.0
@@ -89,15 +88,6 @@ class AgentStart:
     preload: list[str]
     stays: bool
 
-    def encode(self) -> bytes:
-        """Return the line that `decode` takes."""
-        return json.dumps(asdict(self)).encode() + b"\n"
-
-    @classmethod
-    def decode(cls, line: str) -> AgentStart:
-        """Return what is in a line; raises ValueError or TypeError for anything else."""
-        return cls(**json.loads(line))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOrder:
@@ -117,16 +107,10 @@ class AgentOrder:
     by_datagrams: bool = False
     roots: list[str] = field(default_factory=list)
 
-    def encode(self) -> bytes:
-        """Return the line that `decode` takes."""
-        return json.dumps(asdict(self)).encode() + b"\n"
 
-    @classmethod
-    def decode(cls, line: str) -> AgentOrder:
-        """Return the order in a line; raises ValueError or TypeError for what is none."""
-        fields = json.loads(line)
-        addresses = [(str(host), int(port)) for host, port in fields.pop("addresses")]
-        return cls(addresses=addresses, **fields)
+def line_of(told: AgentStart | AgentOrder) -> bytes:
+    """Return the line of JSON in which an agent reads this."""
+    return msgspec.json.encode(told) + b"\n"
 
 
 class NodeAgent:

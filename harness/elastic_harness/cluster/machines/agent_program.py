@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Final
 
+import msgspec
+
 from elastic_harness.cluster.machines.agent import AgentOrder, AgentStart, NodeAgent
 from elastic_harness.cluster.machines.facts import facts_of_this_machine
 from elastic_harness.cluster.server.server_process import sharing_one_interpreter
@@ -33,7 +35,7 @@ def main(code: str = "") -> int:
 
     `code` is the folder in which our packages have come, "" where they are installed.
     """
-    start = AgentStart.decode(sys.stdin.readline())
+    start = msgspec.json.decode(sys.stdin.readline(), type=AgentStart)
     # Where ssh came from, which is what the address "" stands for.
     caller = (os.environ.get("SSH_CONNECTION", "").split() or ["127.0.0.1"])[0]
     os.environ.clear()
@@ -82,7 +84,7 @@ def _be_agent(start: AgentStart, caller: str, code: str, on_ready: Callable[[str
         is_told, _, _ = select.select([0], [], [], _ORDER_LIMIT_S)
         line = sys.stdin.readline() if is_told else ""
         if line:
-            order = AgentOrder.decode(line)
+            order = msgspec.json.decode(line, type=AgentOrder)
             addresses = [(host or caller, port) for host, port in order.addresses]
             null = os.open(os.devnull, os.O_RDWR)
             for stream in (0, 1) if start.stays else (0, 1, 2):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from elastic_harness.cluster.cluster import (
     ClusterEvent,
 )
 from elastic_harness.cluster.machines.cluster import MachinesCluster
+from elastic_harness.cluster.machines.facets import sign_in
 from elastic_harness.cluster.machines.facts import (
     FOUND_OUT_THERE,
     OF_NAMESPACES,
@@ -105,7 +105,10 @@ def compare_machines(
 
     The agents that have answered wait to be placed, or dismissed.
     """
-    with _sign() as sign, ThreadPoolExecutor(1) as pool:
+    with contextlib.ExitStack() as signed, ThreadPoolExecutor(1) as pool:
+        sign = ""
+        with contextlib.suppress(OSError):  # no machine can see a folder that cannot be written
+            sign = signed.enter_context(sign_in(os.getcwd()))
         finding = pool.submit(facts_of_this_machine, "")
         found = placement.survey(sign, preload)
     ours = finding.result()
@@ -239,18 +242,3 @@ def _capabilities(
             reason = "; ".join(lacking) or next(iter(facts.values())).capabilities[name][1]
         entries.append(Capability(name=name, available=available, reason=reason))
     return Capabilities(tuple(entries))
-
-
-@contextlib.contextmanager
-def _sign() -> Iterator[str]:
-    """Make a file in the working folder by which a machine sees whether it shares our files."""
-    path = os.path.join(os.getcwd(), f".elastic-{secrets.token_hex(8)}")
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    except OSError:
-        yield ""
-        return
-    try:
-        yield path
-    finally:
-        os.unlink(path)

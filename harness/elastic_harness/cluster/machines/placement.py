@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from elastic_harness.cluster.cluster import ClusterError
-from elastic_harness.cluster.machines.agent import AgentOrder, AgentStart
+from elastic_harness.cluster.machines.agent import AgentOrder, AgentStart, line_of
 from elastic_harness.cluster.machines.agent_command import AgentCommand
 from elastic_harness.cluster.machines.facts import MachineFacts
 from elastic_harness.cluster.machines.travel import AGENT, code_for_agents
@@ -243,7 +243,7 @@ class CommandPlacement(Placement):
 
     def survey(self, sign: str, preload: Sequence[str]) -> dict[str, MachineFacts | str]:
         began_at = time.monotonic()
-        given = code_for_agents() + self.start_of_agents(sign, preload).encode()
+        given = code_for_agents() + line_of(self.start_of_agents(sign, preload))
         asked: dict[str, AgentCommand] = {}
         found: dict[str, MachineFacts | str] = {}
         for machine in self.machines:
@@ -269,13 +269,13 @@ class CommandPlacement(Placement):
     def place(self, loop: Loop, machine: str, order: AgentOrder) -> Future[None]:
         placed: Future[None] = Future()
         command = self._waiting.pop(machine, None)
-        if command is not None and not command.give(order.encode()):
+        if command is not None and not command.give(line_of(order)):
             command.finish()
             command = None
         try:
             if command is None:
                 start = self.start_of_agents("", order.preload)
-                given = code_for_agents() + start.encode() + order.encode()
+                given = code_for_agents() + line_of(start) + line_of(order)
                 command = AgentCommand(self.command(machine), given)
         except OSError as error:
             placed.settle(ClusterError(f"cannot start an agent on {machine}: {error}"))

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from elastic_harness.cluster.cluster import ClusterError
-from elastic_harness.cluster.machines.agent import AgentOrder, AgentStart
+from elastic_harness.cluster.machines.agent import AgentOrder, AgentStart, line_of
 from elastic_harness.cluster.machines.facts import MachineFacts
 from elastic_harness.cluster.machines.placement import (
     SURVEY_LIMIT_S,
@@ -140,7 +140,7 @@ class RayPlacement(Placement):
         return run(loop, self._place(loop, machine, order))
 
     def _place(self, loop: Loop, machine: str, order: AgentOrder) -> Steps[None]:
-        given = {"node": self._nodes[machine].id, "given": order.encode().decode()}
+        given = {"node": self._nodes[machine].id, "given": line_of(order).decode()}
         try:
             yield from self._open(loop)
             assert self._driver is not None, "it was opened"
@@ -262,7 +262,7 @@ class RayPlacement(Placement):
             "node": self._nodes[machine].id,
             "command": AGENT,
             "environ": start.environ,
-            "given": start.encode().decode(),
+            "given": line_of(start).decode(),
         }
         return self._driver.call("begin", fields)
 

@@ -23,18 +23,13 @@ from elastic_harness.cluster.server.supervisor import Supervisor
 from pytest_elastic.boot.descriptors import close_all_but
 from pytest_elastic.boot.role import Program, Role
 
-__all__ = ["FDS", "ForkServer", "make", "peer_of"]
+__all__ = ["FDS", "ForkServer", "peer_of"]
 
 # The control socket, a pidfd of whose cluster it is, and the file for errors, in this order.
 FDS: Final = ("control_fd", "owner_fd", "errors_fd")
 # Of one who asks: it has all that it is to send when it connects.
 _PATIENCE_S: Final = 10.0
 _LONGEST_REQUEST: Final = 4 << 20
-
-
-def make(argument: Mapping[str, Any]) -> Role:
-    """Return the role."""
-    return ForkServer(argument)
 
 
 def peer_of(connection: socket.socket) -> int:

@@ -49,7 +49,7 @@ def sharing_one_interpreter(preload: Sequence[str]) -> Iterator[None]:
         owner_fd = os.pidfd_open(os.getpid())
         descriptors = {"listener_fd": listener.fileno(), "owner_fd": owner_fd}
         command, environ = command_and_environ(
-            "elastic_harness.cluster.server.fork_server:make", descriptors, preload=preload
+            "elastic_harness.cluster.server.fork_server:ForkServer", descriptors, preload=preload
         )
         server = subprocess.Popen(
             command,
@@ -142,7 +142,7 @@ class ServerProcess:
         """Start an interpreter for it."""
         fds = (self._given[0].fileno(), self._given[1])
         command, environ = command_and_environ(
-            "elastic_harness.cluster.server.supervisor:make",
+            "elastic_harness.cluster.server.supervisor:Supervisor",
             {**self._argument, "control_fd": fds[0], "owner_fd": fds[1]},
             preload=self._preload,
         )

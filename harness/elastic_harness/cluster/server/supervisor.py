@@ -26,19 +26,14 @@ from elastic_harness.cluster.server import stale_resources
 from elastic_harness.cluster.server.server import ClusterServer, ServerPlan
 from pytest_elastic.boot.role import Program, Role
 
-__all__ = ["Supervisor", "leave_nothing", "make"]
+__all__ = ["Supervisor", "leave_nothing"]
 
 # Against processes that fork as fast as they can, everything was gone after 0.1 s.
 _CLEANING_LIMIT_S = 10.0
 
 
-def make(argument: Mapping[str, Any]) -> Role:
-    """Return the first role of a cluster server's interpreter."""
-    return Supervisor(argument)
-
-
 class Supervisor:
-    """Start the server, wait for an end, leave nothing."""
+    """Start the server, wait for an end, leave nothing: the first role of its interpreter."""
 
     def __init__(self, argument: Mapping[str, Any]) -> None:
         self._control = socket.socket(fileno=argument["control_fd"])
