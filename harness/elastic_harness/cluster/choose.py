@@ -14,9 +14,7 @@ from typing import Protocol
 
 from elastic_harness.cluster.client import ClusterClient, NamespaceCluster, ProcessCluster
 from elastic_harness.cluster.cluster import (
-    CAPABILITIES,
     Capabilities,
-    Capability,
     ClusterEvent,
     LiveCluster,
 )
@@ -158,33 +156,26 @@ def _plain_processes(failures: Mapping[str, str], why: str, lacking: str) -> Cho
 
 def _capabilities(failures: Mapping[str, str], lacking: str) -> Capabilities:
     """Return what was found; `lacking` says why nothing that needs namespaces can be done."""
-    entries = []
-    for name in CAPABILITIES:
-        if name == "clock_skew":
-            library, why = find_libfaketime()
-            entries.append((name, library is not None, why))
-        elif name == "cuda":
-            entries.append((name, *find_cuda_devices()))
-        elif name == "disk_faults":
-            failure = lacking or failures.get(name)
-            entries.append((name, not failure, failure or "a dry run made such a disk"))
-        elif name == "placement":
-            entries.append((name, False, "only machines of a Ray have resources and labels"))
-        elif name in _ON_ONE_MACHINE:
-            entries.append((name, True, "all nodes are on this machine"))
-        elif name in _WITH_NAMESPACES:
-            entries.append((name, not lacking, lacking or "a dry run made such a node"))
-        elif name == "pause":
-            how = "a control group" if "freeze" not in failures else "signals to every process"
-            entries.append((name, True, f"by {how}"))
-        else:
-            failure = failures.get(name.removesuffix("_limit"))
-            entries.append((name, failure is None, failure or "by a control group"))
-    return Capabilities(
-        tuple(
-            Capability(name=name, available=available, reason=reason)
-            for name, available, reason in entries
-        )
+    library, why = find_libfaketime()
+    no_disk = lacking or failures.get("disk_faults")
+    freezer = "a control group" if "freeze" not in failures else "signals to every process"
+    limits = {part: failures.get(part) for part in ("cpu", "memory", "process")}
+    return Capabilities.of(
+        {
+            **dict.fromkeys(_ON_ONE_MACHINE, (True, "all nodes are on this machine")),
+            **dict.fromkeys(
+                _WITH_NAMESPACES, (not lacking, lacking or "a dry run made such a node")
+            ),
+            "placement": (False, "only machines of a Ray have resources and labels"),
+            "disk_faults": (not no_disk, no_disk or "a dry run made such a disk"),
+            "clock_skew": (library is not None, why),
+            "cuda": find_cuda_devices(),
+            "pause": (True, f"by {freezer}"),
+            **{
+                f"{part}_limit": (failure is None, failure or "by a control group")
+                for part, failure in limits.items()
+            },
+        }
     )
 
 

@@ -96,6 +96,16 @@ class Capabilities:
 
     entries: tuple[Capability, ...]
 
+    @classmethod
+    def of(cls, found: Mapping[str, tuple[bool, str]]) -> Capabilities:
+        """Return all that there are, with whether they are available and why."""
+        return cls(
+            tuple(
+                Capability(name=name, available=found[name][0], reason=found[name][1])
+                for name in CAPABILITIES
+            )
+        )
+
     def __getitem__(self, name: str) -> Capability:
         for entry in self.entries:
             if entry.name == name:

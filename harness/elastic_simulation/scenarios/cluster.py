@@ -17,7 +17,6 @@ from typing import ClassVar
 from elastic_harness.cluster.cluster import (
     CAPABILITIES,
     Capabilities,
-    Capability,
     ClusterError,
     ClusterEvent,
     ClusterNode,
@@ -43,15 +42,9 @@ _CAN = {
     "pause": "a whole node stands still",
     "private_pids": "a process is a number, and no number comes twice",
 }
-SIMULATED = Capabilities(
-    tuple(
-        Capability(
-            name=name,
-            available=name in _CAN,
-            reason=_CAN.get(name, "simulated nodes are machines of the control plane and no more"),
-        )
-        for name in CAPABILITIES
-    )
+_CANNOT = "simulated nodes are machines of the control plane and no more"
+SIMULATED = Capabilities.of(
+    {name: (name in _CAN, _CAN.get(name, _CANNOT)) for name in CAPABILITIES}
 )
 # A node is up, and its agent has been executed, this long after it was asked for.
 _START_S = 0.05

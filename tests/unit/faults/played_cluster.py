@@ -13,7 +13,6 @@ from typing import Any, NoReturn, cast
 from elastic_harness.cluster.cluster import (
     CAPABILITIES,
     Capabilities,
-    Capability,
     ClusterError,
     ClusterNode,
     NodeSpec,
@@ -34,9 +33,7 @@ from tests.unit.faults.virtual_time import VirtualTime
 
 __all__ = ["Budget", "PlayedCluster", "PlayedProcess"]
 
-ALL_THERE_IS = Capabilities(
-    tuple(Capability(name=name, available=True, reason="it is played") for name in CAPABILITIES)
-)
+ALL_THERE_IS = Capabilities.of(dict.fromkeys(CAPABILITIES, (True, "it is played")))
 
 
 @dataclass(slots=True)

@@ -10,12 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from elastic_harness.cluster.choose import choose_cluster
-from elastic_harness.cluster.cluster import (
-    CAPABILITIES,
-    Capabilities,
-    Capability,
-    ClusterEvent,
-)
+from elastic_harness.cluster.cluster import Capabilities, ClusterEvent
 from elastic_harness.cluster.machines.cluster import MachinesCluster
 from elastic_harness.cluster.machines.facets import sign_in
 from elastic_harness.cluster.machines.facts import (
@@ -138,50 +133,36 @@ def choose_machines(
             hint="`pytest-elastic doctor --machines=FILE` asks them again.",
         )
     facts = {name: each for name, each, _ in compared if each is not None}
-    capabilities = _capabilities(facts_of_this_machine(""), facts, placement)
+    can = _what_they_can(facts_of_this_machine(""), facts, placement)
     if overlay == "off":
-        capabilities = _without_overlay(capabilities)
-    capabilities = _with_gateway(capabilities, placement)
-    network, machines = capabilities["network"], ", ".join(facts)
+        why = "--elastic-overlay=off: nodes are plain processes in their machines' network"
+        can.update(dict.fromkeys(OF_NAMESPACES, (False, why)))
+    has_network, why = can["network"]
+    can["gateway"] = _gateway(can["network"], placement)
+    machines = ", ".join(facts)
     reason = f"nodes with networks of their own on {machines}"
-    if not network.available:
-        reason = f"plain processes on {machines}, because {network.reason}"
+    if not has_network:
+        reason = f"plain processes on {machines}, because {why}"
     return MachinesChoice(
         placement=placement,
-        capabilities=capabilities,
+        capabilities=Capabilities.of(can),
         reason=reason,
         copy=archive,
         by_datagrams=overlay == "udp",
     )
 
 
-def _without_overlay(capabilities: Capabilities) -> Capabilities:
-    reason = "--elastic-overlay=off: nodes are plain processes in their machines' network"
-    return Capabilities(
-        tuple(
-            Capability(name=each.name, available=False, reason=reason)
-            if each.name in OF_NAMESPACES
-            else each
-            for each in capabilities.entries
-        )
-    )
-
-
-def _with_gateway(capabilities: Capabilities, placement: Placement) -> Capabilities:
-    """Tell whether nodes can connect to pytest."""
-    available, reason = True, "machines connect to pytest, and so can nodes"
-    if capabilities.has("network"):
+def _gateway(network: tuple[bool, str], placement: Placement) -> tuple[bool, str]:
+    """Tell whether nodes, which may have a network of their own, can connect to pytest."""
+    if network[0]:
         here = choose_cluster().capabilities["network"]
-        available, reason = here.available, "this machine joins the network of nodes"
-        if not available:
-            reason = f"this machine cannot join the network of nodes: {here.reason}"
-    elif not placement.call_back.is_here:
+        if not here.available:
+            return False, f"this machine cannot join the network of nodes: {here.reason}"
+        return True, "this machine joins the network of nodes"
+    if not placement.call_back.is_here:
         host = placement.call_back.host
-        available, reason = False, f"--elastic-call-back: {host} is no address of this machine"
-    gateway = Capability(name="gateway", available=available, reason=reason)
-    return Capabilities(
-        tuple(gateway if each.name == "gateway" else each for each in capabilities.entries)
-    )
+        return False, f"--elastic-call-back: {host} is no address of this machine"
+    return True, "machines connect to pytest, and so can nodes"
 
 
 def _differences(ours: MachineFacts, theirs: MachineFacts, preload: Sequence[str]) -> Iterator[str]:
@@ -194,18 +175,19 @@ def _differences(ours: MachineFacts, theirs: MachineFacts, preload: Sequence[str
             yield f"{name} is {there or 'not installed'} there, and {here or 'not installed'} here"
 
 
-def _capabilities(
+def _what_they_can(
     ours: MachineFacts, facts: Mapping[str, MachineFacts], placement: Placement
-) -> Capabilities:
+) -> dict[str, tuple[bool, str]]:
+    """Return all capabilities but `gateway`, which depends on what becomes of the network."""
     every = [ours, *facts.values()]
     has_our_clock = len({each.clock for each in every}) == 1
     has_our_kernel = len({each.boot_id for each in every}) == 1
     strangers = [name for name, each in facts.items() if not each.has_sign]
-    known = {
+    return {
+        **{name: _everywhere(name, ours, facts) for name in FOUND_OUT_THERE},
         "placement": placement.placing,
         "listeners": (True, "agents look for it"),
         "node_sockets": (True, "agents connect"),
-        "gateway": (False, "it depends on the network"),  # see `_with_gateway`
         "common_clock": (
             has_our_clock,
             "all run on this machine's clock" if has_our_clock else "machines have their own",
@@ -221,24 +203,20 @@ def _capabilities(
             else "a file of ours was seen",
         ),
     }
-    entries = []
-    for name in CAPABILITIES:
-        available, reason = known.get(name, (False, ""))
-        if name in FOUND_OUT_THERE:
-            lacking = [
-                f"{machine}: {each.capabilities[name][1]}"
-                for machine, each in facts.items()
-                if not each.capabilities[name][0]
-            ]
-            if name == "clock_skew" and not lacking:
-                # Launchers are told where it is, whatever machine they are on.
-                here = ours.capabilities[name][1]
-                lacking = [
-                    f"{machine}: {there.capabilities[name][1]}, and here {here}"
-                    for machine, there in facts.items()
-                    if there.capabilities[name][1] != here
-                ]
-            available = not lacking
-            reason = "; ".join(lacking) or next(iter(facts.values())).capabilities[name][1]
-        entries.append(Capability(name=name, available=available, reason=reason))
-    return Capabilities(tuple(entries))
+
+
+def _everywhere(
+    name: str, ours: MachineFacts, facts: Mapping[str, MachineFacts]
+) -> tuple[bool, str]:
+    """Tell whether all machines have a capability."""
+    there = {machine: each.capabilities[name] for machine, each in facts.items()}
+    lacking = [f"{machine}: {why}" for machine, (has_it, why) in there.items() if not has_it]
+    if name == "clock_skew" and not lacking:
+        # Launchers are told where it is, whatever machine they are on.
+        _, here = ours.capabilities[name]
+        lacking = [
+            f"{machine}: {why}, and here {here}"
+            for machine, (_, why) in there.items()
+            if why != here
+        ]
+    return not lacking, "; ".join(lacking) or next(iter(there.values()))[1]
