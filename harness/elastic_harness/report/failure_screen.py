@@ -30,6 +30,7 @@ from pytest_elastic.rendezvous.model import natural_key
 __all__ = ["Place", "UnmetClause", "failure_screen"]
 
 _WIDTH = 100
+_BESIDE_TITLE = _WIDTH - 15
 _HEIGHT = 45
 _TIME_WIDTH = 8
 # Below this a column says nothing any more: the quietest nodes are left out instead.
@@ -71,102 +72,94 @@ def failure_screen(
     *,
     run_directory: str,
     command: str,
-    last_seen: str = "",
     last_words: str = "",
     note: str = "",
-    width: int = _WIDTH,
-    height: int = _HEIGHT,
 ) -> str:
-    """Return the report of a failed run: at most `height` lines of at most `width` columns.
+    """Return the report of a failed run: at most 45 lines of at most 100 columns.
 
-    The worst clause is shown in full, invalid before unknown; `last_seen` replaces what the history
-    itself says about how far the job had come; `last_words` were printed where it failed first;
-    `note` is what else is known of the run.
+    The worst clause is shown in full, invalid before unknown; `last_words` were printed where it
+    failed first; `note` is what else is known of the run.
     """
     ordered = sorted(unmet, key=lambda clause: clause.outcome is not Outcome.INVALID)
-    head = _head(ordered, width)
+    head = _head(ordered)
     tail = [
-        *_standing(history, unmet, last_seen, last_words, width),
+        *_standing(history, unmet, last_words),
         *([f"shrunk         {note}"] if note else []),
         # These two are to be copied: they are never cut.
         f"run directory  {run_directory}",
         f"again          {command}",
     ]
-    room = height - len(head) - len(tail) - 2
+    room = _HEIGHT - len(head) - len(tail) - 2
     proof = {seq for clause in ordered[:1] for seq in clause.events}
-    strip = _strip(history, proof, width, room) if room >= 3 else []
+    strip = _strip(history, proof, room) if room >= 3 else []
     lines = [*head, *([""] if strip else []), *strip, "", *tail]
-    return "\n".join(line.rstrip() for line in lines[:height])
+    return "\n".join(line.rstrip() for line in lines[:_HEIGHT])
 
 
-def _head(unmet: Sequence[UnmetClause], width: int) -> list[str]:
+def _head(unmet: Sequence[UnmetClause]) -> list[str]:
     if not unmet:
         return ["the run failed, and every clause holds"]
     first, *others = unmet
-    lines = [_cut(f"{first.outcome.value.upper()}: {first.text}", width)]
+    lines = [_cut(f"{first.outcome.value.upper()}: {first.text}")]
     if first.place is not None:
-        lines += _excerpt(first.place, width)
-    lines += _folded(first.reason, width - 2, 6)
+        lines += _excerpt(first.place)
+    lines += _folded(first.reason, _WIDTH - 2, 6)
     for clause in others[:_MORE_CLAUSES]:
         reason = clause.reason.splitlines()[0] if clause.reason else ""
-        lines.append(_cut(f"{clause.outcome.value.upper()}: {clause.text}: {reason}", width))
+        lines.append(_cut(f"{clause.outcome.value.upper()}: {clause.text}: {reason}"))
     if len(others) > _MORE_CLAUSES:
         lines.append(f"and {len(others) - _MORE_CLAUSES} more clauses")
     return lines
 
 
-def _excerpt(place: Place, width: int) -> list[str]:
-    lines = [_cut(f"  {place.file}:{place.line}:{place.column}", width)]
+def _excerpt(place: Place) -> list[str]:
+    lines = [_cut(f"  {place.file}:{place.line}:{place.column}")]
     if place.source:
         number = str(place.line)
         source = place.source.rstrip()
         length = place.length or max(1, len(source) - place.column + 1)
-        lines.append(_cut(f"  {number} | {source}", width))
-        lines.append(
-            _cut(f"  {' ' * len(number)} | {' ' * (place.column - 1)}{'^' * length}", width)
-        )
+        lines.append(_cut(f"  {number} | {source}"))
+        lines.append(_cut(f"  {' ' * len(number)} | {' ' * (place.column - 1)}{'^' * length}"))
     return lines
 
 
-def _standing(
-    history: History, unmet: Sequence[UnmetClause], last_seen: str, last_words: str, width: int
-) -> list[str]:
-    lines = [f"last seen      {last_seen or where_it_stood(history)}"]
+def _standing(history: History, unmet: Sequence[UnmetClause], last_words: str) -> list[str]:
+    lines = [f"last seen      {where_it_stood(history)}"]
     ended = why_it_ended(history)
     _, _, reason = ended.partition(": ")
     if ended and not any(reason in clause.reason for clause in unmet):
-        lines += _listed("job ended", _wrapped(ended, width))
+        lines += _listed("job ended", _wrapped(ended))
     if lost := leases_lost_unasked(history):
-        lines += _listed("leases lost", _wrapped(lost, width))
+        lines += _listed("leases lost", _wrapped(lost))
     failed = failed_first(history)
     failure = first_failure(history)
-    said = [_fitted(line, width) for line in lines_of(history, failed)] if failed else []
+    said = [_fitted(line) for line in lines_of(history, failed)] if failed else []
     if not (said or last_words in failure or is_about_others(last_words)):
         said = [last_words]
     if failure:
-        lines += _listed("first failure", _wrapped(failure, width))
+        lines += _listed("first failure", _wrapped(failure))
         lines += _listed("", said)
     else:
         lines += _listed("last words", said)
-    stands = [line for each in where_ranks_stand(history) for line in _wrapped(each, width)]
+    stands = [line for each in where_ranks_stand(history) for line in _wrapped(each)]
     lines += _listed("where it hangs", stands)
-    return [_cut(line, width) for line in lines]
+    return [_cut(line) for line in lines]
 
 
-def _fitted(line: str, width: int) -> str:
+def _fitted(line: str) -> str:
     """Return a line of a traceback with the end of its path only, if it is too long beside a title.
 
     What stands behind the path, the line's number, must not be cut off.
     """
-    if len(line) <= width - 15:
+    if len(line) <= _BESIDE_TITLE:
         return line
     return re.sub(r'File "[^"]*/([^"/]+/[^"/]+)"', r'File "…/\1"', line)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrapped(text: str) -> list[str]:
     """Return a text in two lines, if it does not fit into one beside a title."""
     return textwrap.wrap(
-        text, width - 15, max_lines=2, placeholder="…", subsequent_indent="  ", tabsize=4
+        text, _BESIDE_TITLE, max_lines=2, placeholder="…", subsequent_indent="  ", tabsize=4
     )
 
 
@@ -176,10 +169,10 @@ def _listed(title: str, lines: Sequence[str]) -> list[str]:
     return [f"{title:<14} {line}" for title, line in zip(titles, lines, strict=False)]
 
 
-def _strip(history: History, proof: set[int], width: int, room: int) -> list[str]:
+def _strip(history: History, proof: set[int], room: int) -> list[str]:
     found = moments(history, proof)
-    columns = _columns(found, proof, width)
-    column_width = (width - _TIME_WIDTH) // max(1, len(columns))
+    columns = _columns(found, proof)
+    column_width = (_WIDTH - _TIME_WIDTH) // max(1, len(columns))
     lines = _lines_of([moment for moment in found if moment.node in ("", *columns)])
     kept = _kept(lines, proof, room - 1)
     out = [" " * _TIME_WIDTH + "".join(_cell(name, column_width) for name in columns)]
@@ -195,17 +188,17 @@ def _strip(history: History, proof: set[int], width: int, room: int) -> list[str
             time = f"{line[0].at - history.start:{_TIME_WIDTH - 2}.2f}  "
             cells = {moment.node: _mark(moment, proof) + moment.text for moment in line}
             if "" in cells:
-                out.append(_cut(time + cells[""], width))
+                out.append(_cut(time + cells[""]))
             else:
                 row = (_cell(cells.get(name, ""), column_width) for name in columns)
                 out.append(time + "".join(row))
     return out if len(out) > 1 else []
 
 
-def _columns(found: list[Moment], proof: set[int], width: int) -> list[str]:
+def _columns(found: list[Moment], proof: set[int]) -> list[str]:
     """Return the columns that fit: nodes in order of appearance, those with most to tell first."""
     names = sorted({moment.node for moment in found if moment.node}, key=natural_key)
-    most = max(1, (width - _TIME_WIDTH) // _MIN_COLUMN)
+    most = max(1, (_WIDTH - _TIME_WIDTH) // _MIN_COLUMN)
     if len(names) <= most:
         return names
     worth = {
@@ -260,7 +253,7 @@ def _cell(text: str, width: int) -> str:
     return _cut(text, width - 1).ljust(width)
 
 
-def _cut(text: str, width: int) -> str:
+def _cut(text: str, width: int = _WIDTH) -> str:
     text = " ".join(text.split("\n")) if "\n" in text else text
     return text if len(text) <= width else text[: width - 1] + "…"
 

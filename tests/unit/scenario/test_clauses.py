@@ -11,7 +11,6 @@ from elastic_harness.scenario.engine.clauses import (
     ClauseState,
     from_eventually,
     from_expect,
-    logs_wanted,
 )
 from elastic_harness.scenario.engine.observed import ObservedRun
 from elastic_harness.scenario.engine.timeline import EntryPhase, EntryState
@@ -317,16 +316,3 @@ def test_patience_is_one_unless_somebody_asks_for_more() -> None:
     assert [each.patience for each in from_expect(expect)] == [1.0]
     assert [each.patience for each in from_expect(expect, patience=3.0)] == [3.0]
     assert ClauseState(key="a", bucket=Bucket.WAIT, text="a").patience == 1.0
-
-
-def test_the_logs_are_watched_for_every_pattern_that_a_clause_names() -> None:
-    """In each bucket, with its node; other clauses name no pattern."""
-    expect = scenario(
-        expect={
-            "always": [{"restarts": 0}, {"log_contains": "a"}],
-            "finally": [{"job": "succeeded"}, {"log_contains": {"pattern": "b", "node": "n2"}}],
-            "never": [{"log_contains": "c"}],
-            "sometimes": [{"log_contains": {"pattern": "d"}}, {"event": "worker_gone"}],
-        }
-    ).expect
-    assert logs_wanted(expect) == [("a", None), ("b", "n2"), ("c", None), ("d", None)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from elastic_harness.history.events import ClauseJudged, FilesUnseen, FileWritten, LogMatched
-from elastic_harness.scenario.engine.messages import WatchLog
 
 from tests.unit.scenario.bench import CRASH, running
 
@@ -172,20 +171,6 @@ def test_clauses_only_a_checker_knows_are_left_to_it() -> None:
     """`split_brain` is no event."""
     bench = running(expect={"never": ["split_brain"], "sometimes": ["rank_reassigned"]})
     assert bench.engine.clauses == ()
-
-
-def test_lines_that_a_checker_will_look_for_are_watched_for() -> None:
-    """`log_contains` is judged after the run, on what was recorded during it."""
-    bench = running(
-        expect={
-            "finally": [{"log_contains": "boom"}],
-            "never": [{"log_contains": {"pattern": "bang", "node": "n1"}}],
-        }
-    )
-    assert bench.all_of(WatchLog) == [
-        WatchLog(pattern="boom"),
-        WatchLog(pattern="bang", node="n1"),
-    ]
 
 
 def test_a_file_that_nobody_may_have_seen_is_unknown_and_not_unwritten() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +16,7 @@ from elastic_harness.scenario.model import Clause, Eventually, Expect
 from elastic_harness.scenario.triggers import AfterEntry, Condition, EventCondition, LogCondition
 from pytest_elastic.events.model import Record
 
-__all__ = ["Bucket", "ClauseState", "from_eventually", "from_expect", "logs_wanted"]
+__all__ = ["Bucket", "ClauseState", "from_eventually", "from_expect"]
 
 
 class Bucket(enum.Enum):
@@ -220,18 +219,3 @@ def from_expect(expect: Expect, *, patience: float = 1.0) -> list[ClauseState]:
             if not isinstance(witness, Clause)
         )
     return states
-
-
-def logs_wanted(expect: Expect) -> list[tuple[str, str | None]]:
-    """Return the patterns, and nodes, that `log_contains` will be judged by after the run."""
-    wanted: list[tuple[str, str | None]] = []
-    for clause in (*expect.always, *expect.finally_, *expect.never, *expect.sometimes):
-        if not isinstance(clause, Clause) or clause.name != "log_contains":
-            continue
-        if isinstance(clause.expected, str):
-            wanted.append((clause.expected, None))
-        elif isinstance(clause.expected, Mapping):
-            pattern, node = clause.expected.get("pattern"), clause.expected.get("node")
-            if isinstance(pattern, str):
-                wanted.append((pattern, node if isinstance(node, str) else None))
-    return wanted

@@ -38,7 +38,6 @@ from elastic_harness.scenario.engine.clauses import (
     ClauseState,
     from_eventually,
     from_expect,
-    logs_wanted,
 )
 from elastic_harness.scenario.engine.fault_flow import FaultFlow
 from elastic_harness.scenario.engine.holds import HOLD_LIMIT_S, HeldRank, Holds
@@ -246,8 +245,6 @@ class EngineMachine:
         states, self._clauses = self._clauses, []
         for state in states:
             self._add_clause(state, now)
-        for pattern, node in logs_wanted(self._plan.scenario.expect):
-            self._put(WatchLog(pattern=pattern, node=node))
 
     def _on_entry_added(self, entry: Entry, now: float) -> Sequence[EntryState]:
         default_id = f"entry-{len({state.name for state in self._flow.entries}) + 1}"
