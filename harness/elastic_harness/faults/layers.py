@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple, TypeVar
 
 from elastic_harness.cluster.cluster import Cluster, ClusterError, having
@@ -19,8 +20,8 @@ from elastic_harness.faults.workers.stops import Stops
 from elastic_harness.future import Future, gather, settled
 from elastic_harness.network.endpoints import Endpoints
 from elastic_harness.network.link_model import HEALTHY, Layers, LinkPolicy, Pair
-from elastic_harness.network.names import NameChange, NameOverlay
-from elastic_harness.network.overlay import Overlay, Place
+from elastic_harness.network.names import NameChange
+from elastic_harness.network.overlay import Overlay
 from pytest_elastic.errors import ElasticError
 from pytest_elastic.events.model import Record
 
@@ -40,6 +41,10 @@ Limited = Literal["cpu", "memory", "processes"]
 _Number = TypeVar("_Number", int, float)
 
 
+# A link, and the class of its traffic that a layer is for (None: everything).
+_Place = tuple[Pair, str | None]
+
+
 def _nothing(_: object) -> None:
     return None
 
@@ -49,7 +54,8 @@ class LinkLayers:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._overlay = Overlay()
+        # By link and class of traffic (None: everything): a packet meets the layers of both.
+        self._overlay: Overlay[_Place, LinkPolicy] = Overlay()
         self._tells_apart = False
         self.endpoints = Endpoints()
 
@@ -73,7 +79,8 @@ class LinkLayers:
         if traffic is not None and not self._tells_apart:
             self._tells_apart = True
             self._tell_apart()
-        return self._apply(self._overlay.impose(owner, pairs, policy, traffic=traffic))
+        places = [(pair, traffic) for pair in pairs]
+        return self._apply(self._overlay.impose(owner, places, policy))
 
     def lift(self, owner: str) -> Future[None]:
         """Take away what `owner` has laid over links; harmless when that is nothing."""
@@ -83,11 +90,11 @@ class LinkLayers:
         if self._cluster.network is not None:
             self._cluster.network.learn_traffic(self.endpoints.by_class)
 
-    def _apply(self, changed: Mapping[Place, Layers]) -> Future[None]:
+    def _apply(self, changed: Mapping[_Place, Mapping[str, LinkPolicy]]) -> Future[None]:
         # Links with the same layers are changed in one order to the switch.
         groups: dict[tuple[Layers, str | None], list[Pair]] = {}
         for (pair, traffic), layers in changed.items():
-            groups.setdefault((layers, traffic), []).append(pair)
+            groups.setdefault((tuple(layers.items()), traffic), []).append(pair)
         if not groups:
             return settled(None)
         network = having(self._cluster.network, self._cluster.capabilities["network"])
@@ -102,13 +109,14 @@ class NameLayers:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._overlay = NameOverlay()
+        self._overlay: Overlay[str, Mapping[str, NameChange]] = Overlay()
 
     def change(
         self, owner: str, node: str, changes: Mapping[str, NameChange]
     ) -> Future[Mapping[str, str]]:
         """Have a node take names for something else; done with its table of hosts."""
-        self._overlay.impose(owner, node, changes)
+        theirs = {name: replace(change, owner=owner) for name, change in changes.items()}
+        self._overlay.impose(owner, [node], theirs)
         return self._show(node)
 
     def restore(self, owner: str) -> Future[None]:
@@ -123,7 +131,9 @@ class NameLayers:
 
     def _show(self, node: str) -> Future[Mapping[str, str]]:
         names = having(self._cluster.names, self._cluster.capabilities["names"])
-        return names.set_names(node, self._overlay.of(node))
+        # The last who changed a name is right.
+        changes = [each for layer in self._overlay.of(node).values() for each in layer.items()]
+        return names.set_names(node, dict(changes))
 
 
 class _Limit(NamedTuple):

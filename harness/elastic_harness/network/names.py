@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pytest_elastic.errors import UsageError
 
 __all__ = [
     "MAX_SLOW_S",
     "NameChange",
-    "NameOverlay",
     "Question",
     "answer_to",
     "hosts_text",
@@ -55,31 +54,6 @@ class NameChange:
             )
         if self.is_missing and (self.address is not None or self.slow_s):
             raise UsageError("a name that is missing has no address and is not slow")
-
-
-class NameOverlay:
-    """Who changed which names of which node. The last who changed a name is right."""
-
-    def __init__(self) -> None:
-        self._layers: dict[str, dict[str, dict[str, NameChange]]] = {}
-
-    def impose(self, owner: str, node: str, changes: Mapping[str, NameChange]) -> None:
-        """Lay changes over a node's names, in place of those that `owner` has there."""
-        layers = self._layers.setdefault(node, {})
-        layers.pop(owner, None)
-        layers[owner] = {name: replace(change, owner=owner) for name, change in changes.items()}
-
-    def lift(self, owner: str) -> tuple[str, ...]:
-        """Take away what `owner` changed; return the nodes where that was something."""
-        changed = [node for node, layers in self._layers.items() if layers.pop(owner, None)]
-        return tuple(changed)
-
-    def of(self, node: str) -> Mapping[str, NameChange]:
-        """Return what holds on a node now."""
-        together: dict[str, NameChange] = {}
-        for changes in self._layers.get(node, {}).values():
-            together.update(changes)
-        return together
 
 
 def hosts_text(names: Mapping[str, str]) -> str:

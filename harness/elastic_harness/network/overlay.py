@@ -1,41 +1,42 @@
-"""Several faults on one link: what each has laid over it, and what that makes together.
+"""Several faults in one place: what each has laid over it, and what lies there together.
 
 Pure. The owner of a layer may take it away again, in any order; what remains is what the others
-laid. Overlapping partitions are down together: a link is up when no layer cuts it. Layers for a
-class of traffic are kept apart from those for everything: a packet meets both.
+laid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
 
-from elastic_harness.network.link_model import Layers, LinkPolicy, Pair
+__all__ = ["Overlay"]
 
-__all__ = ["Overlay", "Place"]
-
-# A link, and the class of its traffic that a layer is for (None: everything).
-Place = tuple[Pair, str | None]
+P = TypeVar("P")
+V = TypeVar("V")
 
 
-class Overlay:
-    """The layers on all links."""
+class Overlay(Generic[P, V]):
+    """The layers on all places, by owner, the newest last."""
 
     def __init__(self) -> None:
-        self._layers: dict[Place, dict[str, LinkPolicy]] = {}
+        self._layers: dict[P, dict[str, V]] = {}
 
-    def impose(
-        self, owner: str, pairs: Sequence[Pair], policy: LinkPolicy, *, traffic: str | None = None
-    ) -> Mapping[Place, Layers]:
-        """Lay `policy` over links (replacing what `owner` has there); return what is there now."""
-        places = [(pair, traffic) for pair in pairs]
+    def impose(self, owner: str, places: Iterable[P], layer: V) -> Mapping[P, Mapping[str, V]]:
+        """Lay something over places, for what `owner` has there; return what is there now."""
+        found = {}
         for place in places:
-            self._layers.setdefault(place, {})[owner] = policy
-        return {place: tuple(self._layers[place].items()) for place in places}
+            layers = found[place] = self._layers.setdefault(place, {})
+            layers.pop(owner, None)
+            layers[owner] = layer
+        return found
 
-    def lift(self, owner: str) -> Mapping[Place, Layers]:
-        """Take away everything that `owner` laid; return what is left on those links."""
-        changed: dict[Place, Layers] = {}
-        for place, layers in self._layers.items():
-            if layers.pop(owner, None) is not None:
-                changed[place] = tuple(layers.items())
-        return changed
+    def lift(self, owner: str) -> Mapping[P, Mapping[str, V]]:
+        """Take away everything that `owner` laid; return what is left in those places."""
+        changed = [place for place, layers in self._layers.items() if owner in layers]
+        for place in changed:
+            del self._layers[place][owner]
+        return {place: self._layers[place] for place in changed}
+
+    def of(self, place: P) -> Mapping[str, V]:
+        """Return what lies over a place now."""
+        return self._layers.get(place, {})

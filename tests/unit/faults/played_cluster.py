@@ -26,7 +26,6 @@ from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessR
 from elastic_harness.future import Future, settled
 from elastic_harness.network.link_model import HEALTHY, DecisionKind, Layers, Link, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange
-from elastic_harness.network.overlay import Place
 
 from pytest_elastic.loop import Loop
 from tests.unit.faults.virtual_time import VirtualTime
@@ -244,10 +243,10 @@ class PlayedNetwork:
         self._cluster = cluster
         self.deaf: set[str] = set()
         self.links: dict[Pair, LinkPolicy] = {}
-        self.places: dict[Place, LinkPolicy] = {}
+        self.places: dict[tuple[Pair, str | None], LinkPolicy] = {}
         self.wires: dict[Pair, Link] = {}
         self.captures: dict[str, list[Pair]] = {}
-        self._owners: dict[Place, set[str]] = {}
+        self._owners: dict[tuple[Pair, str | None], set[str]] = {}
 
     def send(self, source: str, target: str, packets: int = 1) -> None:
         """Send packets over a link, which decides on each; a numb one does nothing to them."""

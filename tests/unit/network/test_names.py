@@ -7,7 +7,6 @@ import struct
 import pytest
 from elastic_harness.network.names import (
     NameChange,
-    NameOverlay,
     answer_to,
     hosts_text,
     question_in,
@@ -67,19 +66,6 @@ def test_what_is_not_known_is_said_so() -> None:
 def test_what_is_no_query_is_not_answered(message: bytes) -> None:
     """Broken or an answer itself."""
     assert question_in(message) is None
-
-
-def test_the_last_who_changed_a_name_is_right_and_each_heals_its_own() -> None:
-    """In any order."""
-    overlay = NameOverlay()
-    overlay.impose("a", "n2", {"n1": MISSING, "n3": MISSING})
-    overlay.impose("b", "n2", {"n1": NameChange(slow_s=1.0)})
-    assert overlay.of("n2") == {"n1": NameChange(slow_s=1.0), "n3": MISSING}
-    assert overlay.lift("b") == ("n2",)
-    assert overlay.of("n2") == {"n1": MISSING, "n3": MISSING}
-    assert overlay.lift("a") == ("n2",)
-    assert overlay.lift("a") == ()
-    assert overlay.of("n2") == {}
 
 
 def test_impossible_changes_are_refused() -> None:
