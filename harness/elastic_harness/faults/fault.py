@@ -29,7 +29,8 @@ class Fault(PlannedAction):
     `name` is the action's name in scenarios. `shorthand` is the field that a bare value stands for
     (`kill: rank 1`). `layer` is one of `LAYERS`. `proof` says in a few words what shows that it
     acted. `capability` is what a cluster must have for it; where that depends on the parameters,
-    `needs` decides and `sometimes_needs` says when. `knows_gateway` tells whether its selectors may
+    `needs` decides and `sometimes_needs` says when. `may_end_launchers`: those of the nodes that it
+    is aimed at. `knows_gateway` tells whether its selectors may
     mean the cluster's gateway, `sides` which of them may be `others`: other than one of the rest.
     What the engine knows beside that is in `PlannedAction`.
 
@@ -42,12 +43,16 @@ class Fault(PlannedAction):
     proof: ClassVar[str] = ""
     capability: ClassVar[str | None] = None
     sometimes_needs: ClassVar[str] = ""
+    may_end_launchers: ClassVar[bool] = False
     knows_gateway: ClassVar[bool] = False
     sides: ClassVar[tuple[str, ...]] = ()
 
     @property
     def needs(self) -> str | None:
         return self.capability
+
+    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
+        return tuple(node.name for node in targets.nodes) if self.may_end_launchers else ()
 
     @abstractmethod
     def resolve(self, situation: Situation, *, stream: str) -> Targets:

@@ -165,7 +165,7 @@ def test_who_did_not_die_is_named() -> None:
     world.processes[502].ignores = {signal.SIGKILL}  # as one that the kernel cannot end
     world.fire("kill_agent", ["n1", "n2"])
     world.pass_time(60.0)
-    assert world.story[-1] == "failed: SIGKILL did not end the launcher on n2"
+    assert world.story[-1] == "failed: still alive after 5 s: the launcher on n2"
 
 
 @pytest.mark.parametrize(("action", "how"), [("crash", "crash"), ("power_cut", "power_cut")])

@@ -85,6 +85,7 @@ class _DiskFault(NodeFault):
 
     layer = "resource"
     capability = "disk_faults"
+    may_end_launchers: ClassVar[bool] = False
     is_healable: ClassVar[bool] = True
     _counter: ClassVar[str]
     _done: ClassVar[str]
@@ -98,9 +99,6 @@ class _DiskFault(NodeFault):
     def policy(self) -> DiskPolicy:
         """Return what is laid over the path."""
         raise NotImplementedError
-
-    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
-        return ()
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         for node in targets.nodes:

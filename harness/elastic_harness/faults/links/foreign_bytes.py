@@ -82,6 +82,8 @@ class ForeignBytes(StoreFault):
         "acknowledged"
     )
     capability: ClassVar[str | None] = "node_sockets"
+    # Nothing that strangers say is a reason to end.
+    may_end_launchers: ClassVar[bool] = False
     is_healable: ClassVar[bool] = True
 
     send: Literal["random", "http", "torn", "huge", "stale", "silence"] = "random"
@@ -92,9 +94,6 @@ class ForeignBytes(StoreFault):
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
         chosen = with_exclude(self.node, self.exclude)
         return Targets(nodes=resolve_nodes(chosen, situation, stream=stream))
-
-    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
-        return ()  # nothing that strangers say is a reason to end
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         yield from self._holders(context)

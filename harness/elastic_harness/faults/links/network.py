@@ -79,6 +79,7 @@ class Partition(LinkFault):
 
     name = "partition"
     proof = "the switch dropped, rejected or held packets by this cut, not for another reason"
+    may_end_launchers: ClassVar[bool] = True
     shorthand: ClassVar[str | None] = "isolate"
 
     isolate: Select | None = None
@@ -148,9 +149,6 @@ class Partition(LinkFault):
             raise SelectionEmpty("no link between nodes that are up is cut by this partition")
         return Targets(links=links, nodes=self._cut_off(situation, stream))
 
-    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
-        return tuple(node.name for node in targets.nodes)
-
     def policy(self) -> LinkPolicy:
         return LinkPolicy(up=False, mode=self.mode)
 
@@ -203,6 +201,7 @@ class FlapLinks(Partition):
 
     name = "flap"
     proof = "the switch dropped, rejected or held packets by this flap, while it was down"
+    may_end_launchers: ClassVar[bool] = False
 
     down: Seconds = 1.0
     up: Seconds = 1.0
@@ -222,6 +221,3 @@ class FlapLinks(Partition):
 
     def policy(self) -> LinkPolicy:
         return LinkPolicy(flaps=(Flap(down_s=self.down, up_s=self.up, mode=self.mode),))
-
-    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
-        return ()

@@ -8,7 +8,6 @@ faults of the whole node there is the selector `store host`.
 
 from __future__ import annotations
 
-import signal
 from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
@@ -16,7 +15,6 @@ from pydantic import Field, model_validator
 from elastic_harness.cluster.cluster import having
 from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.faults.context import (
-    IN_FORCE,
     Evidence,
     FaultContext,
     FaultImpossible,
@@ -28,15 +26,13 @@ from elastic_harness.faults.context import (
 )
 from elastic_harness.faults.fault import Fault
 from elastic_harness.faults.workers.stall import run_by_turns, stop_and_see
-from elastic_harness.faults.workers.worker import see_end, signal_and_watch
+from elastic_harness.faults.workers.worker import kill_each
 from elastic_harness.scenario.engine.situation import Situation, Targets
 from elastic_harness.scenario.fields import Fraction, Seconds
 from elastic_harness.scenario.selectors import parse_selector, resolve_nodes
-from pytest_elastic.exit_codes import exit_text
 
 __all__ = ["FreezeStore", "KillStore", "SlowStore", "StoreFault"]
 
-_DEATH_S: Final = 5.0
 # No run takes longer.
 _LONGEST_S: Final = 86_400.0
 
@@ -45,6 +41,7 @@ class StoreFault(Fault):
     """A fault of the process that serves a store: the rendezvous's or the workers' (`which`)."""
 
     layer = "store"
+    may_end_launchers: ClassVar[bool] = True
     shorthand: ClassVar[str | None] = "which"
     capability: ClassVar[str | None] = "listeners"
 
@@ -54,9 +51,6 @@ class StoreFault(Fault):
         # Both launchers keep the workers' store on the node of rank 0.
         host = "store host" if self.which == "rendezvous" else "rank 0 host"
         return Targets(nodes=resolve_nodes(parse_selector(host), situation, stream=stream))
-
-    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
-        return tuple(node.name for node in targets.nodes)
 
     def _endpoint(self, context: FaultContext) -> tuple[str, int]:
         """Return the node and port of the store; raises FaultImpossible while none was seen."""
@@ -103,16 +97,7 @@ class KillStore(StoreFault):
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         holders, where = yield from self._holders(context)
-        for process in holders:
-            if not (yield from signal_and_watch(context, process, signal.SIGKILL)):
-                raise FaultImpossible(f"{process.pid} had ended before SIGKILL was sent")
-        yield IN_FORCE
-        for process in holders:
-            code = yield from see_end(
-                context, process, within_s=_DEATH_S, otherwise=f"still alive: one of {where}"
-            )
-            if code not in (None, -signal.SIGKILL):
-                raise FaultImpossible(f"{process.pid} ended with {exit_text(code)}")
+        yield from kill_each(context, {f"process {each.pid}": each for each in holders})
         return Evidence(
             text=f"gone: {where}",
             facts={"delivered": "SIGKILL", "pids": [each.pid for each in holders]},

@@ -72,6 +72,7 @@ class ClockSkew(NodeFault):
 
     name = "clock_skew"
     layer = "resource"
+    may_end_launchers: ClassVar[bool] = False
     capability = "clock_skew"
     proof = (
         "a worker there was asked for the time, and it was wrong by as much as this and the other "
@@ -91,9 +92,6 @@ class ClockSkew(NodeFault):
         return Targets(
             nodes=nodes, peers=tuple(each for each in situation.workers if each.node in names)
         )
-
-    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
-        return ()
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         witnesses = []

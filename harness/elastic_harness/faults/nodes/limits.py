@@ -93,10 +93,8 @@ class _NodeLimit(NodeFault):
     """A limit that the kernel keeps, and counts how often it had to."""
 
     layer = "resource"
+    may_end_launchers: ClassVar[bool] = False
     is_healable: ClassVar[bool] = True
-
-    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
-        return ()
 
     def heal(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         yield from context.limits.unlimit(id)

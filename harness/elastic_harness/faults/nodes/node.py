@@ -23,7 +23,7 @@ from elastic_harness.faults.context import (
     Waits,
 )
 from elastic_harness.faults.fault import Fault, with_exclude
-from elastic_harness.faults.workers.worker import see_end, signal_and_watch
+from elastic_harness.faults.workers.worker import kill_each, see_end, send_to_each
 from elastic_harness.finding import Finding
 from elastic_harness.future import Future, gather
 from elastic_harness.scenario.actions import CheckedScenario
@@ -55,6 +55,7 @@ class NodeFault(Fault):
     """A fault that hits nodes: `node` says which, `exclude` which not."""
 
     layer = "node"
+    may_end_launchers: ClassVar[bool] = True
     shorthand: ClassVar[str | None] = "node"
 
     node: Select
@@ -63,9 +64,6 @@ class NodeFault(Fault):
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
         chosen = with_exclude(self.node, self.exclude)
         return Targets(nodes=resolve_nodes(chosen, situation, stream=stream))
-
-    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
-        return tuple(node.name for node in targets.nodes)
 
 
 class KillAgent(NodeFault):
@@ -80,13 +78,8 @@ class KillAgent(NodeFault):
     proof = "SIGKILL was delivered, and the launcher has ended by it"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        killed = yield from _signal_launchers(context, targets.nodes, signal.SIGKILL)
-        yield IN_FORCE
-        for name, launcher in killed.items():
-            otherwise = f"SIGKILL did not end the launcher on {name}"
-            code = yield from see_end(context, launcher, within_s=_DEATH_S, otherwise=otherwise)
-            if code not in (None, -signal.SIGKILL):
-                raise FaultImpossible(f"the launcher on {name} ended with {exit_text(code)}")
+        killed = _launchers_of(context, targets.nodes)
+        yield from kill_each(context, _as_called(killed))
         return Evidence(
             text=f"launcher on {names_of(targets.nodes)} gone",
             facts={"delivered": "SIGKILL", "nodes": list(killed)},
@@ -156,7 +149,8 @@ class PreemptNode(NodeFault):
         return "network" if self.by == "power_cut" else None
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        launchers = yield from _signal_launchers(context, targets.nodes, signal.SIGTERM)
+        launchers = _launchers_of(context, targets.nodes)
+        yield from send_to_each(context, _as_called(launchers), signal.SIGTERM)
         yield InForce.NEEDS_JOB  # to leave in order, workers take steps
         over_at = context.now() + self.notice
 
@@ -199,7 +193,8 @@ class LeaveNode(NodeFault):
         return replace(found, peers=workers)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        launchers = yield from _signal_launchers(context, targets.nodes, signal.SIGTERM)
+        launchers = _launchers_of(context, targets.nodes)
+        yield from send_to_each(context, _as_called(launchers), signal.SIGTERM)
         yield InForce.NEEDS_JOB  # to leave in order, workers take steps
         try:
             yield Until(lambda: _have_left(context, launchers), self.within, "it stayed")
@@ -309,19 +304,19 @@ def end_nodes(
     return list(ends)
 
 
-def _signal_launchers(
-    context: FaultContext, nodes: tuple[NodeRef, ...], signum: int
-) -> Waits[dict[str, ProcessRef]]:
-    """Send a signal to the launchers of nodes, and return them."""
-    told = {}
+def _launchers_of(context: FaultContext, nodes: tuple[NodeRef, ...]) -> dict[str, ProcessRef]:
+    """Return the launchers of nodes, by node; raises FaultImpossible where none runs."""
+    found = {}
     for node in nodes:
         launcher = context.launchers.launcher_of(node.name)
         if launcher is None:
             raise FaultImpossible(f"no launcher runs on {node.name}")
-        if not (yield from signal_and_watch(context, launcher, signum)):
-            raise FaultImpossible(f"the launcher on {node.name} had ended already")
-        told[node.name] = launcher
-    return told
+        found[node.name] = launcher
+    return found
+
+
+def _as_called(launchers: Mapping[str, ProcessRef]) -> dict[str, ProcessRef]:
+    return {f"the launcher on {name}": launcher for name, launcher in launchers.items()}
 
 
 def _have_left(context: FaultContext, launchers: Mapping[str, ProcessRef]) -> bool:

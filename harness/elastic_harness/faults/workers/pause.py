@@ -42,6 +42,7 @@ class Pause(Fault):
     shorthand: ClassVar[str | None] = "worker"
     is_healable: ClassVar[bool] = True
     pauses: ClassVar[bool] = True
+    may_end_launchers: ClassVar[bool] = True
 
     worker: Select | None = None
     agent: Select | None = None
@@ -68,9 +69,6 @@ class Pause(Fault):
         assert place is not None, "a pause has a target"
         chosen = with_exclude(place, self.exclude)
         return Targets(nodes=resolve_nodes(chosen, situation, stream=stream))
-
-    def exempt_nodes(self, targets: Targets) -> tuple[str, ...]:
-        return tuple(node.name for node in targets.nodes)
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         if self.node is not None:

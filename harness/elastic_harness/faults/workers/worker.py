@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import signal
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
@@ -39,13 +39,16 @@ __all__ = [
     "WorkerFault",
     "ends_of",
     "facts_of",
+    "kill_each",
     "listed",
     "order",
     "see_end",
     "see_worker_end",
-    "signal_and_watch",
+    "send_to_each",
     "wait_for_answer",
 ]
+
+K = TypeVar("K")
 
 # A process that cannot refuse a signal is gone in a few milliseconds, or it hangs in the kernel.
 _DEATH_S: Final = 5.0
@@ -116,23 +119,15 @@ class KillWorker(WorkerFault):
     signal: SignalName = "SIGKILL"
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
-        number = signal.Signals[self.signal]
-        for worker in targets.workers:
-            if not (yield from signal_and_watch(context, worker.process, number)):
-                raise FaultImpossible(f"{worker} had ended before {self.signal} was sent")
-        yield IN_FORCE
+        processes = {worker: worker.process for worker in targets.workers}
         if self.signal not in _CANNOT_BE_REFUSED:
+            yield from send_to_each(context, processes, signal.Signals[self.signal])
+            yield IN_FORCE
             return Evidence(
                 text=f"{self.signal} was delivered to {listed(targets.workers)}",
                 facts={"delivered": self.signal, "workers": facts_of(targets.workers, {})},
             )
-        ends: dict[WorkerRef, int | None] = {}
-        for worker in targets.workers:
-            code = ends[worker] = yield from see_worker_end(context, worker, within_s=_DEATH_S)
-            if code not in (None, -number):
-                raise FaultImpossible(
-                    f"{worker} got {self.signal}, but it ended with {exit_text(code)}"
-                )
+        ends = yield from kill_each(context, processes)
         return Evidence(
             text=f"{self.signal} was delivered: {ends_of(ends)}",
             facts={"delivered": self.signal, "workers": facts_of(targets.workers, ends)},
@@ -312,10 +307,36 @@ def see_end(
     return end.result()
 
 
-def signal_and_watch(context: FaultContext, process: ProcessRef, signum: int) -> Waits[bool]:
-    """Send a signal to a process, and watch how it ends (`see_end`); False when it had ended."""
-    context.ends.of(process)
-    return (yield from context.cluster.signal(process, signum))
+def send_to_each(
+    context: FaultContext, processes: Mapping[K, ProcessRef], signum: signal.Signals
+) -> Waits[None]:
+    """Send a signal to processes, by what they are called, and watch how they end (`see_end`).
+
+    Raises FaultImpossible for one that had ended.
+    """
+    for who, process in processes.items():
+        context.ends.of(process)
+        if not (yield from context.cluster.signal(process, signum)):
+            raise FaultImpossible(f"{who} had ended before {signum.name} was sent")
+
+
+def kill_each(
+    context: FaultContext, processes: Mapping[K, ProcessRef]
+) -> Waits[dict[K, int | None]]:
+    """Kill processes, by what they are called, and return how each ended (None: not told).
+
+    It is in force in between. Raises FaultImpossible for one that something else has ended.
+    """
+    yield from send_to_each(context, processes, signal.SIGKILL)
+    yield IN_FORCE
+    ends = {}
+    for who, process in processes.items():
+        otherwise = f"still alive after {_DEATH_S:g} s: {who}"
+        code = yield from see_end(context, process, within_s=_DEATH_S, otherwise=otherwise)
+        if code not in (None, -signal.SIGKILL):
+            raise FaultImpossible(f"{who} got SIGKILL, but it ended with {exit_text(code)}")
+        ends[who] = code
+    return ends
 
 
 def see_worker_end(
