@@ -31,7 +31,7 @@ def limited_memory(limit_bytes: int) -> Iterator[Path]:
     group = Path(place.folder, f"pytest-elastic-test-{os.getpid()}")
     group.mkdir()
     try:
-        for name, value in cgroup_layout.limit_memory(place.version, limit_bytes):
+        for name, value in cgroup_layout.limit(place.version, "memory", limit_bytes):
             if (group / name).exists():
                 (group / name).write_text(value)
         yield group

@@ -432,7 +432,7 @@ def test_memory_above_a_limit_is_killed_for(bench: Bench) -> None:
     if not bench.cluster.capabilities.has("memory_limit"):
         pytest.skip(bench.cluster.capabilities["memory_limit"].reason)
     bench.start("n1")
-    limit = bench.limits.limit_node("n1", memory=64 << 20)
+    limit = bench.limits.limit_node("n1", "memory", 64 << 20)
     wait_for(bench.loop, limit)
     greedy = bench.python("n1", "b = b'x' * (512 << 20); print(len(b))")
     assert bench.finish(greedy) == -signal.SIGKILL

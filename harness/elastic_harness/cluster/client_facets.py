@@ -8,13 +8,13 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from elastic_harness.cluster.cluster import GATEWAY, Capabilities, ClusterError, ClusterNode
 from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
-from elastic_harness.cluster.facets import FileLimit, NetworkCounters
+from elastic_harness.cluster.facets import FileLimit, Limited, NetworkCounters
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
 from elastic_harness.cluster.local_processes import listens_at
 from elastic_harness.cluster.process import ProcessInfo, ProcessRef, is_running
@@ -40,8 +40,6 @@ __all__ = [
     "ends_by_index",
     "policy_order",
 ]
-
-_LIMITS: Final = {"cpu": "cpu_limit", "memory": "memory_limit", "processes": "process_limit"}
 
 
 class FacetClient(Protocol):
@@ -260,22 +258,9 @@ class NodeLimits(_Facet):
         super().__init__(client)
         self._soft: dict[ProcessRef, int] = {}  # what processes could open before
 
-    def limit_node(
-        self,
-        node: str,
-        *,
-        cpu: float | None = None,
-        memory: int | None = None,
-        processes: int | None = None,
-    ) -> Future[None]:
+    def limit_node(self, node: str, of: Limited, most: float | None) -> Future[None]:
         self._client.running(node)
-        wanted = {"cpu": cpu, "memory": memory, "processes": processes}
-        able = {
-            key: value
-            for key, value in wanted.items()
-            if value is not None or self._client.capabilities.has(_LIMITS[key])
-        }
-        return self._client.ask("limit_node", {"name": node, **able}).then(_nothing)
+        return self._client.ask("limit_node", {"name": node, "of": of, "most": most}).then(_nothing)
 
     def readings(self, node: str) -> Future[GroupReadings]:
         self._client.running(node)

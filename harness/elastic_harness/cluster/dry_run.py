@@ -148,9 +148,9 @@ def _try_groups(reasons: dict[str, str]) -> None:
         os._exit(0)
     try:
         _note(reasons, "freeze", lambda: group.freeze(frozen=True))
-        _note(reasons, "cpu", lambda: group.limit_cpu(0.5))
-        _note(reasons, "memory", lambda: group.limit_memory(1 << 30))
-        _note(reasons, "process", lambda: group.limit_processes(1000))
+        _note(reasons, "cpu", lambda: group.limit("cpu", 0.5))
+        _note(reasons, "memory", lambda: group.limit("memory", 1 << 30))
+        _note(reasons, "process", lambda: group.limit("process", 1000))
         for feature in [each for each in cgroup_layout.FEATURES if each not in reasons]:
             _note(reasons, feature, lambda: group.move(pid))
     finally:

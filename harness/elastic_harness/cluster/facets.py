@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
@@ -23,6 +23,7 @@ __all__ = [
     "Connection",
     "Disks",
     "FileLimit",
+    "Limited",
     "Limits",
     "LogFile",
     "Logs",
@@ -131,17 +132,14 @@ class FileLimit:
     asked: int
 
 
+# What a node can have too little of; the capability is called "cpu_limit", and so on.
+Limited = Literal["cpu", "memory", "process"]
+
+
 class Limits(Protocol):
     """What a node, or one process, may use. Which limits there are, the capabilities say."""
 
-    def limit_node(
-        self,
-        node: str,
-        *,
-        cpu: float | None = None,
-        memory: int | None = None,
-        processes: int | None = None,
-    ) -> Future[None]:
+    def limit_node(self, node: str, of: Limited, most: float | None) -> Future[None]:
         """Limit a node to a share of one processor, bytes of memory, processes (None: no limit).
 
         The limit on memory is on what its processes take from then on.

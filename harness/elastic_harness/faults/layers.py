@@ -10,11 +10,11 @@ import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from elastic_harness.cluster.cluster import Cluster, ClusterError, having
 from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
-from elastic_harness.cluster.facets import FileLimit
+from elastic_harness.cluster.facets import FileLimit, Limited
 from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.faults.workers.stops import Stops
 from elastic_harness.future import Future, gather, settled
@@ -29,16 +29,10 @@ __all__ = [
     "ClockLayers",
     "DiskLayers",
     "LimitLayers",
-    "Limited",
     "LinkLayers",
     "NameLayers",
     "StopLayers",
 ]
-
-# What a node can have too little of.
-Limited = Literal["cpu", "memory", "processes"]
-
-_Number = TypeVar("_Number", int, float)
 
 
 # A link, and the class of its traffic that a layer is for (None: everything).
@@ -140,9 +134,7 @@ class _Limit(NamedTuple):
     """What one owner has limited on one node, in one incarnation of it."""
 
     incarnation: int
-    cpu: float | None
-    memory: int | None
-    processes: int | None
+    most: float
 
 
 class LimitLayers:
@@ -150,61 +142,40 @@ class LimitLayers:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._layers: dict[tuple[str, str], _Limit] = {}  # by owner and node
+        # By node and what is limited there.
+        self._overlay: Overlay[tuple[str, Limited], _Limit] = Overlay()
         self._files: dict[tuple[str, ProcessRef], int] = {}  # by owner
 
-    def limit(
-        self,
-        owner: str,
-        node: str,
-        *,
-        cpu: float | None = None,
-        memory: int | None = None,
-        processes: int | None = None,
-    ) -> Future[None]:
-        """Limit a node, beside what others have limited."""
+    def limit(self, owner: str, node: str, of: Limited, most: float) -> Future[None]:
+        """Limit a node, beside what others have limited; `most` is as in `Limits.limit_node`."""
         running = self._cluster.nodes.get(node)
-        if running is not None:
-            self._layers[owner, node] = _Limit(running.incarnation, cpu, memory, processes)
-        return self._apply([node])
+        if running is None:
+            return settled(ClusterError(f"{node} is not up any more"))
+        self._overlay.impose(owner, [(node, of)], _Limit(running.incarnation, most))
+        return self._apply(node, of)
 
     def unlimit(self, owner: str) -> Future[None]:
         """Take away the limits that `owner` has set; harmless when there are none."""
-        mine = [key for key in self._layers if key[0] == owner]
-        for key in mine:
-            del self._layers[key]
-        return self._apply([node for _, node in mine if node in self._cluster.nodes])
+        changed = self._overlay.lift(owner)
+        nodes = self._cluster.nodes
+        return gather(self._apply(node, of) for node, of in changed if node in nodes).then(_nothing)
 
     def narrowest(self, node: str, of: Limited) -> tuple[str, ...]:
         """Return whose limit of this kind holds on a node: of several owners the narrowest."""
-        given = {
-            owner: value
-            for owner, layer in self._layers_of(node).items()
-            if (value := getattr(layer, of)) is not None
-        }
-        return tuple(owner for owner, value in given.items() if value == min(given.values()))
+        given = self._limits_of(node, of)
+        return tuple(owner for owner, most in given.items() if most == min(given.values()))
 
-    def _apply(self, nodes: Sequence[str]) -> Future[None]:
-        return gather(map(self._apply_to, nodes)).then(_nothing)
+    def _apply(self, node: str, of: Limited) -> Future[None]:
+        limits = having(self._cluster.limits, self._cluster.capabilities[f"{of}_limit"])
+        most = min(self._limits_of(node, of).values(), default=None)
+        return limits.limit_node(node, of, most)
 
-    def _apply_to(self, node: str) -> Future[None]:
-        if node not in self._cluster.nodes:
-            return settled(ClusterError(f"{node} is not up any more"))
-        limits = having(self._cluster.limits, self._cluster.capabilities["cpu_limit"])
-        layers = list(self._layers_of(node).values())
-        return limits.limit_node(
-            node,
-            cpu=_narrowest(layers, lambda each: each.cpu),
-            memory=_narrowest(layers, lambda each: each.memory),
-            processes=_narrowest(layers, lambda each: each.processes),
-        )
-
-    def _layers_of(self, node: str) -> dict[str, _Limit]:
+    def _limits_of(self, node: str, of: Limited) -> dict[str, float]:
         running = self._cluster.nodes.get(node)
         return {
-            owner: layer
-            for (owner, name), layer in self._layers.items()
-            if running is not None and (name, layer.incarnation) == (node, running.incarnation)
+            owner: limit.most
+            for owner, limit in self._overlay.of((node, of)).items()
+            if running is not None and limit.incarnation == running.incarnation
         }
 
     def limit_files(
@@ -249,10 +220,6 @@ class LimitLayers:
             for (owner, limited), limit in self._files.items()
             if limited == process and owner != apart_from
         ]
-
-
-def _narrowest(layers: list[_Limit], choose: Callable[[_Limit], _Number | None]) -> _Number | None:
-    return min((value for each in layers if (value := choose(each)) is not None), default=None)
 
 
 class DiskLayers:

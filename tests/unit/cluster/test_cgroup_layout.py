@@ -184,14 +184,14 @@ def test_a_share_of_processor(
     version: int, share: float | None, expected: list[tuple[str, str]]
 ) -> None:
     """In microseconds of a period; never less than the kernel takes."""
-    assert layout.limit_cpu(version, share) == expected
+    assert layout.limit(version, "cpu", share) == expected
 
 
 def test_memory_is_limited_together_with_swap() -> None:
     """Otherwise the kernel would swap instead of killing."""
-    assert layout.limit_memory(2, 4096) == [("memory.max", "4096"), ("memory.swap.max", "0")]
-    assert layout.limit_memory(2, None) == [("memory.max", "max"), ("memory.swap.max", "max")]
-    assert layout.limit_memory(1, 4096) == [
+    assert layout.limit(2, "memory", 4096) == [("memory.max", "4096"), ("memory.swap.max", "0")]
+    assert layout.limit(2, "memory", None) == [("memory.max", "max"), ("memory.swap.max", "max")]
+    assert layout.limit(1, "memory", 4096) == [
         ("memory.memsw.limit_in_bytes", "-1"),
         ("memory.limit_in_bytes", "4096"),
         ("memory.memsw.limit_in_bytes", str((1 << 20) + 4096)),
@@ -200,8 +200,8 @@ def test_memory_is_limited_together_with_swap() -> None:
 
 def test_processes_are_limited_alike_in_both_versions() -> None:
     """By the pids controller."""
-    assert layout.limit_processes(1, 5) == layout.limit_processes(2, 5) == [("pids.max", "5")]
-    assert layout.limit_processes(2, None) == [("pids.max", "max")]
+    assert layout.limit(1, "process", 5) == layout.limit(2, "process", 5) == [("pids.max", "5")]
+    assert layout.limit(2, "process", None) == [("pids.max", "max")]
 
 
 def test_what_the_kernel_counted_reads_alike_in_both_versions() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elastic_harness.cluster.disks.policy import DiskCounters
+from elastic_harness.cluster.facets import Limited
 from elastic_harness.cluster.process import ProcessRef
 
 from tests.unit.faults.bench import World
@@ -108,11 +109,11 @@ def counts(**counted: int) -> Act:
     return show
 
 
-def counts_for_another(of: str, narrower: Any, **counted: int) -> Act:  # noqa: ANN401 (a number)
+def counts_for_another(of: Limited, narrower: float, **counted: int) -> Act:
     """The kernel counts, under the narrower limit of another fault."""
 
     def show(world: World) -> None:
-        world.context.limits.limit("another", "n2", **{of: narrower})
+        world.context.limits.limit("another", "n2", of, narrower)
         world.pass_time(1)
         world.budget.count("n2", **counted)
 

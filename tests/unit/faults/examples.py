@@ -265,7 +265,7 @@ EXAMPLES: Final[Mapping[str, Example]] = {
         action="process_limit",
         value="n2",
         show=c.counts(processes_refused=1),
-        same=c.counts_for_another("processes", -1, processes_refused=1),
+        same=c.counts_for_another("process", -1, processes_refused=1),
     ),
     "file_limit": Example(
         action="file_limit",

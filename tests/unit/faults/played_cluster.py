@@ -18,7 +18,7 @@ from elastic_harness.cluster.cluster import (
     NodeSpec,
 )
 from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
-from elastic_harness.cluster.facets import FileLimit, NetworkCounters, Strangers
+from elastic_harness.cluster.facets import FileLimit, Limited, NetworkCounters, Strangers
 from elastic_harness.cluster.files.local_files import LocalFiles
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
 from elastic_harness.cluster.local_logs import LocalLogs
@@ -355,11 +355,12 @@ class Budget:
         self.limits.pop(node, None)
         self.files.pop(1000 + int(node[1:]), None)
 
-    def limit_node(self, node: str, **limits: float | None) -> Future[None]:
-        if given := {key: value for key, value in limits.items() if value is not None}:
-            self.limits[node] = given
-        else:
-            self.limits.pop(node, None)
+    def limit_node(self, node: str, of: Limited, most: float | None) -> Future[None]:
+        given = {**self.limits.get(node, {}), of: most}
+        left = {kind: each for kind, each in given.items() if each is not None}
+        self.limits.pop(node, None)
+        if left:
+            self.limits[node] = left
         return self._cluster.answer(None)
 
     def readings(self, node: str) -> Future[GroupReadings]:

@@ -443,12 +443,12 @@ def test_what_is_counted_between_two_looks_counts_if_the_limit_held_all_the_time
     world = World()
     world.fire("memory_limit", {"node": "n2", "size": "5kB"})
     if narrower == "at first":
-        world.context.limits.limit("another", "n2", memory=1)
+        world.context.limits.limit("another", "n2", "memory", 1)
     world.pass_time(0.3)
     if narrower == "at first":
         world.context.limits.unlimit("another")
     else:
-        world.context.limits.limit("another", "n2", memory=1)
+        world.context.limits.limit("another", "n2", "memory", 1)
     world.budget.count("n2", memory_hits=1)
     world.pass_time(0.3)
     assert world.story == ["in force, needs job"]
@@ -464,7 +464,7 @@ def test_processes_are_counted_by_the_kernel_before_they_are_limited() -> None:
     world = World()
     world.fire("process_limit", "n2")
     world.pass_time(0.05)
-    assert world.budget.limits == {"n2": {"processes": 1_000_000}}
+    assert world.budget.limits == {"n2": {"process": 1_000_000}}
 
 
 def test_kills_that_were_counted_before_are_not_this_ones() -> None:

@@ -105,7 +105,7 @@ def test_processes_that_come_and_go_are_not_counted() -> None:
     world.pass_time(0.1)
     world.budget.count("n2", processes=6)
     world.pass_time(0.5)
-    assert world.budget.limits == {"n2": {"processes": 7}}
+    assert world.budget.limits == {"n2": {"process": 7}}
 
 
 def test_a_limit_follows_processes_that_end_before_any_was_refused() -> None:
@@ -114,20 +114,20 @@ def test_a_limit_follows_processes_that_end_before_any_was_refused() -> None:
     world.budget.count("n2", processes=6)
     world.fire("process_limit", {"node": "n2", "free": 2})
     world.pass_time(0.8)
-    assert world.budget.limits == {"n2": {"processes": 8}}
+    assert world.budget.limits == {"n2": {"process": 8}}
     world.budget.count("n2", processes=3)
     world.pass_time(0.5)
     world.budget.count("n2", processes=6)
     world.pass_time(1.5)
-    assert world.budget.limits == {"n2": {"processes": 8}}
+    assert world.budget.limits == {"n2": {"process": 8}}
     world.budget.count("n2", processes=5)
     world.pass_time(2)
-    assert world.budget.limits == {"n2": {"processes": 7}}
+    assert world.budget.limits == {"n2": {"process": 7}}
     world.budget.count("n2", processes_refused=1)
     world.pass_time(0.5)
     world.budget.count("n2", processes=4)
     world.pass_time(3)
-    assert world.budget.limits == {"n2": {"processes": 7}}
+    assert world.budget.limits == {"n2": {"process": 7}}
 
 
 def test_memory_is_limited_to_so_much_more_than_there_is() -> None:

@@ -23,9 +23,7 @@ __all__ = [
     "explain",
     "files_to_read",
     "find",
-    "limit_cpu",
-    "limit_memory",
-    "limit_processes",
+    "limit",
     "readings",
 ]
 
@@ -207,37 +205,34 @@ def _find_v2(
 # --- limits: pairs of a file and what is written into it, in this order -------------------------
 
 
-def limit_cpu(version: int, share: float | None) -> list[tuple[str, str]]:
-    """Return what gives a group `share` of one processor (None: all there is)."""
-    quota = None if share is None else max(int(share * _PERIOD_US), _SHORTEST_QUOTA_US)
-    if version == 2:
-        return [("cpu.max", f"{'max' if quota is None else quota} {_PERIOD_US}")]
-    return [
-        ("cpu.cfs_period_us", str(_PERIOD_US)),
-        ("cpu.cfs_quota_us", str(-1 if quota is None else quota)),
-    ]
+def limit(version: int, feature: str, most: float | None) -> list[tuple[str, str]]:
+    """Return what gives a group so much of a feature (None: all there is).
 
-
-def limit_memory(version: int, size: int | None) -> list[tuple[str, str]]:
-    """Return what lets a group have `size` bytes of memory, next to no swap (None: all there is).
-
-    Files with "swap" or "memsw" in their names are not there where the kernel does not count swap.
+    A share of one processor; bytes of memory, next to no swap; processes and threads. Files with
+    "swap" or "memsw" in their names are not there where the kernel does not count swap.
     """
-    if version == 2:
-        limit = "max" if size is None else str(size)
-        return [("memory.max", limit), ("memory.swap.max", "max" if size is None else "0")]
-    # The sum of both may never be below the first, so it is out of the way while that changes.
-    return [
-        ("memory.memsw.limit_in_bytes", "-1"),
-        ("memory.limit_in_bytes", str(-1 if size is None else size)),
-        ("memory.memsw.limit_in_bytes", str(-1 if size is None else size + _SWAP_BYTES)),
-    ]
-
-
-def limit_processes(version: int, count: int | None) -> list[tuple[str, str]]:
-    """Return what lets a group have `count` processes and threads (None: any number)."""
-    assert version in {1, 2}, "there are two versions, and both write this alike"
-    return [("pids.max", "max" if count is None else str(count))]
+    count = None if most is None else int(most)
+    match feature, version:
+        case "cpu", _:
+            quota = None if most is None else max(int(most * _PERIOD_US), _SHORTEST_QUOTA_US)
+            if version == 2:
+                return [("cpu.max", f"{'max' if quota is None else quota} {_PERIOD_US}")]
+            return [
+                ("cpu.cfs_period_us", str(_PERIOD_US)),
+                ("cpu.cfs_quota_us", str(-1 if quota is None else quota)),
+            ]
+        case "memory", 2:
+            size = "max" if count is None else str(count)
+            return [("memory.max", size), ("memory.swap.max", "max" if count is None else "0")]
+        case "memory", _:
+            # The sum of both may never be below the first, so it is out of the way meanwhile.
+            return [
+                ("memory.memsw.limit_in_bytes", "-1"),
+                ("memory.limit_in_bytes", str(-1 if count is None else count)),
+                ("memory.memsw.limit_in_bytes", str(-1 if count is None else count + _SWAP_BYTES)),
+            ]
+        case _:
+            return [("pids.max", "max" if count is None else str(count))]
 
 
 # --- readings -----------------------------------------------------------------------------------

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
 from elastic_harness.cluster import process_table
 from elastic_harness.cluster.limits import cgroup_layout
@@ -30,8 +29,6 @@ __all__ = [
 ]
 
 _PREFIX = "pytest-elastic-"
-
-_Value = TypeVar("_Value", int, float)
 
 
 def find_hierarchies() -> dict[str, Hierarchy]:
@@ -92,17 +89,15 @@ class NodeGroup:
             return "frozen 1" in _read(f"{folder}/cgroup.events")
         return _read(f"{folder}/freezer.state").strip() == "FROZEN"
 
-    def limit_cpu(self, share: float | None) -> None:
-        """Give the group `share` of one processor (None: all there is)."""
-        self._set("cpu", cgroup_layout.limit_cpu, share)
-
-    def limit_memory(self, size: int | None) -> None:
-        """Let the group have `size` bytes of memory (None: all there is)."""
-        self._set("memory", cgroup_layout.limit_memory, size)
-
-    def limit_processes(self, count: int | None) -> None:
-        """Let the group have so many processes and threads (None: any number)."""
-        self._set("process", cgroup_layout.limit_processes, count)
+    def limit(self, feature: str, most: float | None) -> None:
+        """Limit the group to a share of one processor, bytes of memory, processes (None: all)."""
+        if most is None and feature not in self._made:
+            return
+        folder = self.make(feature)
+        for name, text in cgroup_layout.limit(self._hierarchies[feature].version, feature, most):
+            is_there = "swap" not in name and "memsw" not in name
+            if is_there or os.path.exists(f"{folder}/{name}"):
+                write_file(f"{folder}/{name}", text)
 
     def read(self) -> GroupReadings:
         """Return what the kernel has counted in the groups made so far."""
@@ -112,20 +107,6 @@ class NodeGroup:
             for name in cgroup_layout.files_to_read(self._hierarchies[feature].version, feature)
         }
         return cgroup_layout.readings(texts)
-
-    def _set(
-        self,
-        feature: str,
-        writes: Callable[[int, _Value | None], list[tuple[str, str]]],
-        value: _Value | None,
-    ) -> None:
-        if value is None and feature not in self._made:
-            return
-        folder = self.make(feature)
-        for name, text in writes(self._hierarchies[feature].version, value):
-            is_there = "swap" not in name and "memsw" not in name
-            if is_there or os.path.exists(f"{folder}/{name}"):
-                write_file(f"{folder}/{name}", text)
 
     def move(self, pid: int) -> None:
         """Move a process into every group made so far; harmless when it has ended."""

@@ -15,7 +15,6 @@ from elastic_harness.cluster.cluster import ClusterError
 from elastic_harness.cluster.server.node_table import STEP_LIMIT_S, Node, NodeTable
 from elastic_harness.conversation import Answer
 from elastic_harness.future import Steps, Until
-from pytest_elastic.channel import JsonObject
 from pytest_elastic.loop import Loop
 
 __all__ = ["NodeLimits"]
@@ -58,22 +57,16 @@ class NodeLimits:
         node.group.freeze(frozen=False)
         return Answer()
 
-    def limit(self, fields: JsonObject) -> Answer:
-        """Limit what a node runs now and will run; answers with the readings before that.
+    def limit(self, name: str, of: str, most: float | None) -> Answer:
+        """Limit what a node runs now and will run (None: no limit).
 
         Memory that processes have already stays charged where it was: the limit is on what they
         take from now on.
         """
-        node = self._nodes.find(fields["name"])
-        before = node.group.read()
-        if "cpu" in fields:
-            node.group.limit_cpu(fields["cpu"])
-        if "memory" in fields:
-            node.group.limit_memory(fields["memory"])
-        if "processes" in fields:
-            node.group.limit_processes(fields["processes"])
+        node = self._nodes.find(name)
+        node.group.limit(of, most)
         self._join(node)
-        return Answer(fields=asdict(before))
+        return Answer()
 
     def read(self, name: str) -> Answer:
         """Say what the kernel has counted in a node's groups; zeros where it has none."""

@@ -193,7 +193,7 @@ class ClusterServer:
             case "resume_node":
                 return (yield from self._limits.resume(fields["name"]))
             case "limit_node":
-                return self._limits.limit(fields)
+                return self._limits.limit(fields["name"], fields["of"], fields["most"])
             case "read_limits":
                 return self._limits.read(fields["name"])
             case "disk":

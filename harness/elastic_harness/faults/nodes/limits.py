@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 from pydantic import Field
 
 from elastic_harness.cluster.cluster import having
+from elastic_harness.cluster.facets import Limited
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
 from elastic_harness.faults.context import (
     Evidence,
@@ -20,7 +21,6 @@ from elastic_harness.faults.context import (
     Waits,
     wait_for_proof,
 )
-from elastic_harness.faults.layers import Limited
 from elastic_harness.faults.nodes.node import NodeFault, names_of, read_each
 from elastic_harness.faults.workers.worker import (
     ORDER_S,
@@ -122,7 +122,7 @@ class LimitCpu(_NodeLimit):
         met = _Met(context, _names(targets), lambda each: each.throttled, of="cpu", by=id)
         yield from met.begin()
         for node in targets.nodes:
-            yield from context.limits.limit(id, node.name, cpu=self.share)
+            yield from context.limits.limit(id, node.name, "cpu", self.share)
         counted = yield from wait_for_proof(context, met.count)
         if not counted:
             raise FaultImpossible(
@@ -185,14 +185,14 @@ class LimitProcesses(_NodeLimit):
 
     def inject(self, context: FaultContext, targets: Targets, *, id: str) -> Steps:
         nodes = _names(targets)
-        met = _Met(context, nodes, lambda each: each.processes_refused, of="processes", by=id)
+        met = _Met(context, nodes, lambda each: each.processes_refused, of="process", by=id)
         yield from met.begin()
         for node in targets.nodes:
             # Processes are counted once they are in a group.
-            yield from context.limits.limit(id, node.name, processes=_MANY_PROCESSES)
+            yield from context.limits.limit(id, node.name, "process", _MANY_PROCESSES)
         there = yield from _fewest_processes(context, nodes)
         for name, number in there.items():
-            yield from context.limits.limit(id, name, processes=number + self.free)
+            yield from context.limits.limit(id, name, "process", number + self.free)
         seen: list[Mapping[str, int]] = []
 
         def look() -> Waits[dict[str, int]]:
@@ -206,7 +206,9 @@ class LimitProcesses(_NodeLimit):
                     limit = there[name]
                     there[name] = min(limit, max(each.get(name, 0) for each in seen))
                     if there[name] != limit:
-                        yield from context.limits.limit(id, name, processes=there[name] + self.free)
+                        yield from context.limits.limit(
+                            id, name, "process", there[name] + self.free
+                        )
                 seen.clear()
             return {}
 
@@ -291,7 +293,7 @@ def _by_node(counted: Mapping[str, int]) -> str:
 def _limit_memory(context: FaultContext, node: str, more: int, id: str) -> Waits[GroupReadings]:
     """Let a node take so much more memory; returns what was counted before."""
     before = yield from _read(context, node)
-    yield from context.limits.limit(id, node, memory=before.memory + more)
+    yield from context.limits.limit(id, node, "memory", before.memory + more)
     return before
 
 
