@@ -155,7 +155,7 @@ class Measured:
     def set_policy(self, policy: LinkPolicy, *, traffic: str | None = None) -> None:
         """Put a policy in force between the two nodes, both ways."""
         links = [("n1", "n2"), ("n2", "n1")]
-        wait_for(self.loop, self.network.set_policy(links, policy, traffic=traffic))
+        wait_for(self.loop, self.network.lay(links, (("", policy),), traffic=traffic))
 
     def throughput(self, policy: LinkPolicy) -> float:
         """Return the megabytes a second of one TCP connection under a policy, both ways."""

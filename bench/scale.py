@@ -102,7 +102,7 @@ def _measure_bare(count: int, folder: Path, figures: Figures) -> None:
     network = having(cluster.network, cluster.capabilities["network"])
 
     def change(policy: LinkPolicy) -> None:
-        wait_for(loop, network.set_policy(halves, policy))
+        wait_for(loop, network.lay(halves, (("", policy),)))
 
     cut = partial(change, LinkPolicy(up=False))
     figures.show(f"bare: {len(halves)} links cut", "s", _timed(cut))

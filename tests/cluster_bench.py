@@ -222,7 +222,7 @@ class Bench:
         """Put a policy in force."""
         wait_for(
             self.loop,
-            self.network.set_policy(pairs, policy),
+            self.network.lay(pairs, (("", policy),)),
             within_s=LIMIT_S,
         )
 

@@ -147,7 +147,7 @@ class SimulatedWire:
 
     def change(self, policy: LinkPolicy, *, traffic: str | None = None) -> None:
         """Put a policy in force now."""
-        self._network.change(PAIR, policy, traffic=traffic)
+        self._network.lay(PAIR, (("", policy),), traffic=traffic)
 
     def send(
         self, count: int, *, size: int = 100, spacing_s: float = 0.0, port: int = PORT
@@ -205,7 +205,7 @@ class SwitchWire:
     def change(self, policy: LinkPolicy, *, traffic: str | None = None) -> None:
         """Put a policy in force, and wait until it is."""
         self._holds = not policy.up and policy.mode is LinkMode.HOLD
-        change = self._bench.network.set_policy([PAIR], policy, traffic=traffic)
+        change = self._bench.network.lay([PAIR], (("", policy),), traffic=traffic)
         wait_for(self._bench.loop, change, within_s=LIMIT_S)
 
     def send(

@@ -17,7 +17,7 @@ from elastic_harness.cluster.cluster import (
 )
 from elastic_harness.cluster.process import ProcessHandle, ProcessSpec
 from elastic_harness.future import Future
-from elastic_harness.network.link_model import HEALTHY, DropReason, LinkMode, LinkPolicy
+from elastic_harness.network.link_model import DropReason, LinkMode, LinkPolicy
 from elastic_simulation.process import Process
 from elastic_simulation.scenarios.cluster import SimulatedCluster
 from elastic_simulation.scenarios.job_world import JobWorld
@@ -137,10 +137,10 @@ def test_a_cut_link_is_felt_and_counted(mode: LinkMode, reason: DropReason) -> N
     job = Job()
     job.form(*NAMES)
     pairs = [("n1", "n3"), ("n2", "n3")]
-    job.wait(job.simulated.network.set_policy(pairs, LinkPolicy(up=False, mode=mode)))
+    job.wait(job.simulated.network.lay(pairs, (("", LinkPolicy(up=False, mode=mode)),)))
     job.form("n1", "n2")
     assert job.dropped("n1", "n3")[reason] > 0
-    job.wait(job.simulated.network.set_policy(pairs, HEALTHY))
+    job.wait(job.simulated.network.lay(pairs, ()))
     job.form(*NAMES)
 
 
@@ -150,7 +150,7 @@ def test_a_slow_and_lossy_link_is_borne_and_counted() -> None:
     job.form(*NAMES)
     pairs = [("n1", "n2"), ("n2", "n1")]
     policy = LinkPolicy(latency_s=0.05, jitter_s=0.01, loss=0.1)
-    job.wait(job.simulated.network.set_policy(pairs, policy))
+    job.wait(job.simulated.network.lay(pairs, (("", policy),)))
     job.world.run(20.0)
     assert job.world.all_run(*NAMES)
     assert len(job.world.seals()) == 1
@@ -161,7 +161,7 @@ def test_a_reset_leaves_nothing() -> None:
     """No node, no process, no policy; the same cluster can be used again."""
     job = Job()
     job.form(*NAMES)
-    job.wait(job.simulated.network.set_policy([("n1", "n2")], LinkPolicy(up=False)))
+    job.wait(job.simulated.network.lay([("n1", "n2")], (("", LinkPolicy(up=False)),)))
     job.wait(job.cluster.reset(seed="2"))
     assert not job.cluster.nodes
     assert all(launcher.exit_code is not None for launcher in job.launchers.values())
@@ -179,6 +179,6 @@ def test_what_a_simulated_node_lacks_is_an_error_and_no_silence() -> None:
         with pytest.raises(ClusterError, match="machines of the control plane and no more"):
             having(getattr(job.cluster, facet), job.cluster.capabilities[capability])
     with pytest.raises(ClusterError, match="classes of traffic"):
-        job.wait(job.simulated.network.set_policy([("n1", "n2")], HEALTHY, traffic="store"))
+        job.wait(job.simulated.network.lay([("n1", "n2")], (), traffic="store"))
     with pytest.raises(UsageError, match="there is no node 'n9'"):
         job.cluster.crash_node("n9")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elastic_harness.network.link_model import HEALTHY, LinkMode, LinkPolicy
+from elastic_harness.network.link_model import LinkMode, LinkPolicy
 from elastic_simulation.scenarios.network import SimulatedNetwork
 
 from tests.unit.faults.virtual_time import VirtualTime
@@ -27,15 +27,15 @@ def test_what_is_on_its_way_when_its_link_holds_waits_and_arrives_in_order() -> 
     def send(number: int) -> None:
         network.send(PAIR, 100, "flow", lambda: arrived.append(number))
 
-    network.change(PAIR, LinkPolicy(latency_s=0.02))
+    network.lay(PAIR, (("", LinkPolicy(latency_s=0.02)),))
     send(1)
     time.pass_time(0.01)
     send(2)
-    network.change(PAIR, LinkPolicy(up=False, mode=LinkMode.HOLD))
+    network.lay(PAIR, (("", LinkPolicy(up=False, mode=LinkMode.HOLD)),))
     time.pass_time(0.015)
     send(3)
     assert arrived == []
-    network.change(PAIR, HEALTHY)
+    network.lay(PAIR, ())
     time.pass_time(1)
     assert arrived == [1, 2, 3]
     assert network.counters()[PAIR].dropped == {}

@@ -21,7 +21,7 @@ from elastic_harness.cluster.process import ProcessInfo, ProcessRef, is_running
 from elastic_harness.conversation import Answer
 from elastic_harness.future import Future, Steps, run, settled
 from elastic_harness.network.link_counters import links_of
-from elastic_harness.network.link_model import DropReason, Layers, LinkCounters, LinkPolicy, Pair
+from elastic_harness.network.link_model import DropReason, Layers, LinkCounters, Pair
 from elastic_harness.network.names import NameChange, read_hosts
 from elastic_harness.network.traffic import check_class
 from pytest_elastic.errors import UsageError
@@ -38,7 +38,7 @@ __all__ = [
     "Switch",
     "add_up",
     "ends_by_index",
-    "policy_order",
+    "order_to_lay",
 ]
 
 
@@ -76,16 +76,10 @@ class _Facet:
 class Switch(_Facet):
     """`Network`: what the server's switch does to links."""
 
-    def set_policy(
-        self,
-        pairs: Sequence[Pair],
-        policy: LinkPolicy,
-        *,
-        traffic: str | None = None,
-        layers: Layers = (),
+    def lay(
+        self, pairs: Sequence[Pair], layers: Layers, *, traffic: str | None = None
     ) -> Future[None]:
-        order = policy_order(pairs, policy, traffic, layers)
-        return self._ask_switch("set_policy", order).then(_nothing)
+        return self._ask_switch("lay", order_to_lay(pairs, layers, traffic)).then(_nothing)
 
     def learn_traffic(self, endpoints: Mapping[str, Sequence[tuple[str, int]]]) -> Future[None]:
         order = {"ends": ends_by_index(endpoints, self._client.places)}
@@ -143,15 +137,12 @@ def _packets(answer: Answer) -> int:
     return int(answer.fields["packets"])
 
 
-def policy_order(
-    pairs: Sequence[Pair], policy: LinkPolicy, traffic: str | None, layers: Layers
-) -> dict[str, Any]:
-    """Return what a switch is told of a policy."""
+def order_to_lay(pairs: Sequence[Pair], layers: Layers, traffic: str | None) -> dict[str, Any]:
+    """Return what a switch is told of layers."""
     if traffic is not None:
         check_class(traffic)
     return {
         "pairs": [list(pair) for pair in pairs],
-        "policy": msgspec.to_builtins(policy),
         "layers": msgspec.to_builtins(layers),
         "traffic": traffic,
     }

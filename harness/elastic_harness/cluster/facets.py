@@ -15,7 +15,7 @@ from elastic_harness.cluster.disks.policy import DiskCounters, DiskPolicy
 from elastic_harness.cluster.limits.cgroup_layout import GroupReadings
 from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.future import Future
-from elastic_harness.network.link_model import Layers, LinkCounters, LinkPolicy, Pair
+from elastic_harness.network.link_model import Layers, LinkCounters, Pair
 from elastic_harness.network.names import NameChange
 
 __all__ = [
@@ -52,18 +52,13 @@ class NetworkCounters:
 class Network(Protocol):
     """Links between nodes (and the gateway), each one way."""
 
-    def set_policy(
-        self,
-        pairs: Sequence[Pair],
-        policy: LinkPolicy,
-        *,
-        traffic: str | None = None,
-        layers: Layers = (),
+    def lay(
+        self, pairs: Sequence[Pair], layers: Layers, *, traffic: str | None = None
     ) -> Future[None]:
-        """Apply a policy to (source, destination) links; done when it is in force.
+        """Lay policies over (source, destination) links, for those before; done when in force.
 
-        With `traffic` it is for one class of what passes there, which then meets both policies.
-        `layers` are those of several owners that make it; what each did is counted for itself.
+        With `traffic` they are for one class of what passes there, which meets those for all of it
+        as well. What the policy of each owner did is counted for itself.
         """
 
     def learn_traffic(self, endpoints: Mapping[str, Sequence[tuple[str, int]]]) -> Future[None]:

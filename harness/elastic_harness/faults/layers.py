@@ -19,7 +19,7 @@ from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.faults.workers.stops import Stops
 from elastic_harness.future import Future, gather, settled
 from elastic_harness.network.endpoints import Endpoints
-from elastic_harness.network.link_model import HEALTHY, Layers, LinkPolicy, Pair
+from elastic_harness.network.link_model import Layers, LinkPolicy, Pair
 from elastic_harness.network.names import NameChange
 from elastic_harness.network.overlay import Overlay
 from pytest_elastic.errors import ElasticError
@@ -93,7 +93,7 @@ class LinkLayers:
             return settled(None)
         network = having(self._cluster.network, self._cluster.capabilities["network"])
         return gather(
-            network.set_policy(pairs, HEALTHY, traffic=traffic, layers=layers)
+            network.lay(pairs, layers, traffic=traffic)
             for (layers, traffic), pairs in groups.items()
         ).then(_nothing)
 

@@ -37,7 +37,6 @@ from elastic_harness.network.link_model import (
     Layers,
     Link,
     LinkMode,
-    LinkPolicy,
     Pair,
     Traffic,
 )
@@ -312,8 +311,8 @@ class Switch:
                 self._detach_name(fields["name"])
             case "darken":
                 self._darken(fields["name"])
-            case "set_policy":
-                self._set_policy_at(fields, reply)
+            case "lay":
+                self._lay_at(fields, reply)
                 return
             case "learn_traffic":
                 self._learn_traffic(fields)
@@ -343,8 +342,8 @@ class Switch:
         else:
             reply.done(self._list_ports().fields)
 
-    def _set_policy_at(self, fields: JsonObject, reply: Reply) -> None:
-        """Set a policy at the moment that is asked for, after those that came before.
+    def _lay_at(self, fields: JsonObject, reply: Reply) -> None:
+        """Lay policies over links at the moment that is asked for, after those that came before.
 
         Answered when what was sent before it has arrived; with the moment at which it came into
         force.
@@ -352,7 +351,7 @@ class Switch:
 
         def come_into_force() -> None:
             self._waiting = [each for each in self._waiting if each[1] is not reply]
-            self._set_policy(fields)
+            self._lay(fields)
             answer = Answer(fields={"at": self._loop.now()})
             reply.when_done(self._flush_trunks().then(lambda _: answer))
 
@@ -430,9 +429,8 @@ class Switch:
         for lane in self._lanes():
             lane.clear_up(now)
 
-    def _set_policy(self, fields: JsonObject) -> None:
+    def _lay(self, fields: JsonObject) -> None:
         pairs, traffic = _pairs(fields), fields["traffic"]
-        policy = msgspec.convert(fields["policy"], LinkPolicy)
         layers = msgspec.convert(fields["layers"], Layers)
         # One moment for all of it: what is due by then has arrived, and nothing else is.
         now = self._loop.now()
@@ -440,7 +438,7 @@ class Switch:
         if traffic is not None:
             self._traffic.mind_port(traffic)
         for pair in pairs:
-            self._link(pair).lay(layers or (("", policy),), now, traffic=traffic)
+            self._link(pair).lay(layers, now, traffic=traffic)
         for lane in self._lanes():
             lane.known_flows.clear()
         for pair in pairs:

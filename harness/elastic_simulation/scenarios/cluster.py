@@ -28,7 +28,7 @@ from elastic_harness.cluster.facets import NetworkCounters, OnUnseen, OnWritten
 from elastic_harness.cluster.local_logs import LocalLogs
 from elastic_harness.cluster.process import ProcessHandle, ProcessInfo, ProcessRef, ProcessSpec
 from elastic_harness.future import Future, settled
-from elastic_harness.network.link_model import Layers, LinkMode, LinkPolicy, Pair, hardest_cut
+from elastic_harness.network.link_model import Layers, LinkMode, Pair, hardest_cut
 
 from elastic_simulation.process import Process
 from elastic_simulation.scenarios.job_world import JobWorld
@@ -309,19 +309,14 @@ class SimulatedLinks:
         self._cut: set[Pair] = set()
         self._rejected: set[Pair] = set()
 
-    def set_policy(
-        self,
-        pairs: Sequence[Pair],
-        policy: LinkPolicy,
-        *,
-        traffic: str | None = None,
-        layers: Layers = (),
+    def lay(
+        self, pairs: Sequence[Pair], layers: Layers, *, traffic: str | None = None
     ) -> Future[None]:
         if traffic is not None:
             return settled(ClusterError("simulated links do not tell classes of traffic apart"))
-        cut = hardest_cut(layers or (("", policy),))
+        cut = hardest_cut(layers)
         for pair in pairs:
-            self._world.network.change(pair, policy, layers=layers)
+            self._world.network.lay(pair, layers)
             if cut is None:
                 self._heal(pair)
             elif cut is LinkMode.REJECT:

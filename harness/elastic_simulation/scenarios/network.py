@@ -18,7 +18,6 @@ from elastic_harness.network.link_model import (
     Link,
     LinkCounters,
     LinkMode,
-    LinkPolicy,
     Pair,
     Traffic,
 )
@@ -52,16 +51,9 @@ class SimulatedNetwork:
         self._held_on_way: dict[Pair, list[_Packet]] = {}
         self._arrives_at: dict[tuple[Pair, Hashable], float] = {}
 
-    def change(
-        self,
-        pair: Pair,
-        policy: LinkPolicy,
-        *,
-        traffic: str | None = None,
-        layers: Layers = (),
-    ) -> None:
-        """Put a policy in force: what waited meets it, and what was held on its way arrives."""
-        self._link(pair).lay(layers or (("", policy),), self._now(), traffic=traffic)
+    def lay(self, pair: Pair, layers: Layers, *, traffic: str | None = None) -> None:
+        """Lay policies over a link: what waited meets them, what was held on its way arrives."""
+        self._link(pair).lay(layers, self._now(), traffic=traffic)
         for packet in self._held_on_way.pop(pair, []):
             self._arrive(pair, packet)
         for packet in self._held.pop(pair, []):

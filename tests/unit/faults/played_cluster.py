@@ -260,15 +260,9 @@ class PlayedNetwork:
     def _link(self, pair: Pair) -> Link:
         return self.wires.setdefault(pair, Link(f"{pair[0]}>{pair[1]}"))
 
-    def set_policy(
-        self,
-        pairs: Sequence[Pair],
-        policy: LinkPolicy,
-        *,
-        traffic: str | None = None,
-        layers: Layers = (),
+    def lay(
+        self, pairs: Sequence[Pair], layers: Layers, *, traffic: str | None = None
     ) -> Future[None]:
-        del policy
         owners = {owner for owner, _ in layers}
         before = self._owners.get((pairs[0], traffic), set())
         self._owners.update({(pair, traffic): owners for pair in pairs})

@@ -21,8 +21,7 @@ _HEADER = bytes((0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0, 10, 77, 0, 1, 10, 77,
 _FRAME = packets.frame_of(_HEADER + bytes(9))
 CUT = {
     "pairs": [["n1", "n2"]],
-    "policy": msgspec.to_builtins(LinkPolicy(up=False)),
-    "layers": [],
+    "layers": [["", msgspec.to_builtins(LinkPolicy(up=False))]],
     "traffic": None,
 }
 
@@ -141,7 +140,7 @@ def joined() -> Iterator[Joined]:
 ORDERS = pytest.mark.parametrize(
     ("op", "fields"),
     [
-        ("set_policy", CUT),
+        ("lay", CUT),
         ("darken", {"name": "n1"}),
         ("detach", {"name": "n1"}),
         ("counters", {}),
@@ -172,7 +171,7 @@ def test_an_answer_to_an_earlier_question_does_not_count(joined: Joined) -> None
     joined.send()
     first = near.wire.recv(1 << 20)
     joined.send()
-    done = joined.begin("set_policy", CUT)
+    done = joined.begin("lay", CUT)
     second = near.wire.recv(1 << 20)
     far.wire.sendall(first)
     joined.turn()
@@ -186,13 +185,13 @@ def test_an_answer_to_an_earlier_question_does_not_count(joined: Joined) -> None
 
 def test_a_policy_comes_into_force_at_the_moment_that_was_asked_for(joined: Joined) -> None:
     """In the order in which they were given; a reset takes back what is still to come."""
-    near, whole = joined.sides[0], {**CUT, "policy": msgspec.to_builtins(LinkPolicy())}
+    near, whole = joined.sides[0], {**CUT, "layers": []}
     at = joined.clock.at + 1.0
-    cut = joined.begin("set_policy", {**CUT, "at": at})
+    cut = joined.begin("lay", {**CUT, "at": at})
     joined.send()
     joined.pass_on()
     assert (joined.arrived(), cut.is_done) == (1, False)
-    healed = joined.begin("set_policy", whole)
+    healed = joined.begin("lay", whole)
     joined.turn(after_s=0.9)
     assert (cut.is_done, healed.is_done) == (False, False)
     joined.turn(after_s=0.2)
@@ -202,7 +201,7 @@ def test_a_policy_comes_into_force_at_the_moment_that_was_asked_for(joined: Join
     joined.send()
     joined.pass_on()
     assert joined.arrived() == 1, "the heal came last, as it was ordered"
-    late = near.order("set_policy", {**CUT, "at": joined.clock.at + 1.0})
+    late = near.order("lay", {**CUT, "at": joined.clock.at + 1.0})
     joined.turn()
     near.order("reset", {"seed": ""})
     joined.turn()

@@ -63,13 +63,8 @@ class Table:
 
     def change(self, policy: LinkPolicy) -> None:
         """Put a policy in force from n1 to n2."""
-        fields = {
-            "pairs": [["n1", "n2"]],
-            "policy": msgspec.to_builtins(policy),
-            "layers": [],
-            "traffic": None,
-        }
-        self._ask("set_policy", fields)
+        layers = [["", msgspec.to_builtins(policy)]]
+        self._ask("lay", {"pairs": [["n1", "n2"]], "layers": layers, "traffic": None})
 
     def send(self, *numbers: int) -> None:
         """Send packets of one flow, and let the switch look at them."""

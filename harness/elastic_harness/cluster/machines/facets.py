@@ -16,7 +16,7 @@ from elastic_harness.cluster.client_facets import (
     NodeLimits,
     add_up,
     ends_by_index,
-    policy_order,
+    order_to_lay,
 )
 from elastic_harness.cluster.cluster import GATEWAY, ClusterError, ClusterNode
 from elastic_harness.cluster.facets import (
@@ -36,7 +36,7 @@ from elastic_harness.cluster.process import ProcessRef
 from elastic_harness.conversation import Answer
 from elastic_harness.future import Future, Steps, gather, run, settled
 from elastic_harness.network.link_counters import links_of
-from elastic_harness.network.link_model import Layers, LinkCounters, LinkPolicy, Pair
+from elastic_harness.network.link_model import Layers, LinkCounters, Pair
 from pytest_elastic.channel import JsonObject
 
 __all__ = [
@@ -115,15 +115,10 @@ class MachineNetwork:
         gateway = self._cluster.gateway
         return [*self._cluster.machines, *([gateway] if gateway is not None else [])]
 
-    def set_policy(
-        self,
-        pairs: Sequence[Pair],
-        policy: LinkPolicy,
-        *,
-        traffic: str | None = None,
-        layers: Layers = (),
+    def lay(
+        self, pairs: Sequence[Pair], layers: Layers, *, traffic: str | None = None
     ) -> Future[None]:
-        order = policy_order(pairs, policy, traffic, layers)
+        order = order_to_lay(pairs, layers, traffic)
         return run(self._cluster.loop, self._order(order, self._cluster.owners_of(pairs)))
 
     def _order(
@@ -137,7 +132,7 @@ class MachineNetwork:
         error_s = max((owner.clock_error_s for owner in owners), default=0.0)
         if len(owners) < 2 or math.isinf(error_s):
             yield from gather(
-                owner.ask_switch("set_policy", {**order, "pairs": pairs})
+                owner.ask_switch("lay", {**order, "pairs": pairs})
                 for owner, pairs in owners.items()
             )
             if len(owners) > 1:
@@ -145,9 +140,7 @@ class MachineNetwork:
             return
         at = asked_at + _AHEAD_S
         answers = yield from gather(
-            owner.ask_switch(
-                "set_policy", {**order, "pairs": pairs, "at": at - owner.clock_offset_s}
-            )
+            owner.ask_switch("lay", {**order, "pairs": pairs, "at": at - owner.clock_offset_s})
             for owner, pairs in owners.items()
         )
         moments = [
