@@ -18,8 +18,6 @@ __all__ = [
     "everything",
     "halves",
     "isolate",
-    "majority",
-    "minority",
     "one_way",
     "ring",
 ]
@@ -57,16 +55,6 @@ def halves(nodes: Sequence[str]) -> tuple[Pair, ...]:
     """Cut the first half off from the second; of an odd number, the first half is the smaller."""
     middle = len(nodes) // 2
     return between(nodes[:middle], nodes[middle:])
-
-
-def majority(nodes: Sequence[str]) -> tuple[str, ...]:
-    """Return the smallest group of first nodes that is more than half."""
-    return tuple(nodes[: len(nodes) // 2 + 1])
-
-
-def minority(nodes: Sequence[str]) -> tuple[str, ...]:
-    """Return the nodes that `majority` leaves: always less than half."""
-    return tuple(nodes[len(nodes) // 2 + 1 :])
 
 
 def ring(nodes: Sequence[str]) -> tuple[Pair, ...]:

@@ -43,7 +43,7 @@ from elastic_harness.observe.stacks import ask_for_stacks
 from elastic_harness.scenario.engine import messages as m
 from elastic_harness.scenario.engine.engine import EngineMachine
 from elastic_harness.scenario.engine_run import EngineRun
-from elastic_harness.scenario.planning.planned_clauses import clauses_of
+from elastic_harness.scenario.planning.planned_clauses import clauses_in
 from elastic_harness.scenario.planning.planner import PinnedTargets, Plan
 from elastic_harness.scenario.stage.clocks import LINK_COUNTS, LOG_TIMES, LinkClock, LogClock
 from elastic_harness.scenario.stage.held_writers import HeldWriters
@@ -116,7 +116,7 @@ class Run(EngineRun):
         checkers: Registry = STANDARD,
         toxiproxy: RemoteToxiproxy | None = None,
     ) -> None:
-        names = {clause.name for clause in clauses_of(plan.scenario)}
+        names = {clause.name for _, clause, _ in clauses_in(plan.scenario)}
         wanted = {what for name in names for what in checkers.find(name).observes}
         self._observer = Observer(
             loop,
@@ -173,7 +173,7 @@ class Run(EngineRun):
         scenario = self._plan.scenario
         log_clauses = [
             self._checkers.bind(clause.name, clause.expected).parameters
-            for clause in clauses_of(scenario)
+            for _, clause, _ in clauses_in(scenario)
             if clause.name == "log_contains"
         ]
         for clause in log_clauses:

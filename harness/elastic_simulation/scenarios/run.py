@@ -27,7 +27,7 @@ from elastic_harness.scenario.engine.engine import EngineMachine
 from elastic_harness.scenario.engine_run import EngineRun
 from elastic_harness.scenario.launchers import JobPlan, launcher_named
 from elastic_harness.scenario.model import Scenario
-from elastic_harness.scenario.planning.planned_clauses import clauses_of
+from elastic_harness.scenario.planning.planned_clauses import clauses_in
 from elastic_harness.scenario.planning.planner import Plan
 from elastic_harness.scenario.runner import RunResult
 from elastic_harness.scenario.stage.plan import StagePlan
@@ -126,7 +126,7 @@ def why_not(plan: Plan) -> str | None:
     for condition in conditions:
         if isinstance(condition, LogCondition):
             return f"{condition}: {_PRINT_NOTHING}"
-    for clause in clauses_of(scenario):
+    for _, clause, _ in clauses_in(scenario):
         if clause.name in _CLAUSES:
             return f"{clause.name}: {_CLAUSES[clause.name]}"
     return None

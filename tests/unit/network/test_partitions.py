@@ -32,14 +32,6 @@ def test_one_way_leaves_the_way_back() -> None:
     assert partitions.one_way(["n1", "n2"], ["n2"]) == (("n1", "n2"),)
 
 
-@pytest.mark.parametrize(("count", "more"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
-def test_a_majority_is_more_than_half(count: int, more: int) -> None:
-    """Majority and minority are all nodes, and exactly one of them is more than half."""
-    nodes = NODES[:count]
-    assert len(partitions.majority(nodes)) == more
-    assert partitions.majority(nodes) + partitions.minority(nodes) == nodes
-
-
 def test_a_ring_leaves_two_neighbours() -> None:
     """Each node keeps two neighbours, each of which keeps it."""
     cut = set(partitions.ring(NODES))

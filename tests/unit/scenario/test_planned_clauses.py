@@ -9,7 +9,7 @@ from elastic_harness.history.checkers import STANDARD
 from elastic_harness.history.events import ClausePlanned
 from elastic_harness.scenario.model import Scenario
 from elastic_harness.scenario.planning.planned_clauses import (
-    clauses_of,
+    clauses_in,
     planned_checks,
     planned_clauses,
 )
@@ -80,8 +80,8 @@ def test_every_clause_of_a_scenario_is_planned_at_its_place() -> None:
         ("finally[0]", "finally", "job", False),
     ]
     assert found[0].expected == {"at_most": 3}
-    names = [clause.name for clause in clauses_of(given)]
-    assert names == ["budget", "restarts", "job", "split_brain", "rank_reassigned"]
+    names = [clause.name for _, clause, _ in clauses_in(given)]
+    assert names == ["budget", "restarts", "split_brain", "rank_reassigned", "job"]
     assert not any(each.is_optional for each in planned(given))
 
 
@@ -89,7 +89,7 @@ def test_a_check_of_the_timeline_is_one_of_the_clauses_that_a_checker_judges() -
     """What it needs observed is observed from the start; faults judge nothing."""
     check: dict[str, Any] = {"at": "1s", "check": [{"restarts": 0}, "no_survivors"]}
     given = scenario({"at": "1s", "crash": "n2"}, check)
-    assert [clause.name for clause in clauses_of(given)] == ["restarts", "no_survivors"]
+    assert [clause.name for _, clause, _ in clauses_in(given)] == ["restarts", "no_survivors"]
 
 
 @pytest.mark.parametrize("is_optional", [False, True])

@@ -12,7 +12,7 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from elastic_harness.cluster.disks import fuse_wire as wire
 from elastic_harness.cluster.disks.fuse_wire import Opcode, Request
@@ -120,7 +120,9 @@ class DiskLayer:
         self._policy = DiskPolicy()
         self._written = 0
         self._held = _HeldWrites()
-        self.counters = DiskCounters()
+        self._operations = 0
+        self._by_owner: dict[str, dict[str, int]] = {}
+        self._held_file = ""
         self._handlers: dict[int, Callable[[Request], bytes]] = {
             Opcode.INIT: lambda request: wire.init_reply(request.body),
             Opcode.LOOKUP: lambda r: self._entry(r.node, r.body.rstrip(b"\0")),
@@ -149,6 +151,13 @@ class DiskLayer:
             Opcode.RELEASEDIR: self._release_directory,
             Opcode.FALLOCATE: self._allocate,
         }
+
+    @property
+    def counters(self) -> DiskCounters:
+        """What was counted so far."""
+        return DiskCounters(
+            operations=self._operations, by_owner=self._by_owner, held_file=self._held_file
+        )
 
     def lay(self, policies: Mapping[str, DiskPolicy]) -> None:
         """Put policies in force, by owner, in place of those before."""
@@ -193,10 +202,9 @@ class DiskLayer:
             self._held.hold(request)
         except OSError as problem:
             return wire.error(request.unique, problem.errno or errno.EIO)
-        self._count("operations")
+        self._operations += 1
         self._count("held", lambda own: own.holds is not None)
-        file = self._name_of(self._nodes[request.node])
-        self.counters = replace(self.counters, held_file=file)
+        self._held_file = self._name_of(self._nodes[request.node])
         return None
 
     def release(self) -> list[bytes]:
@@ -207,7 +215,7 @@ class DiskLayer:
         handler = self._handlers.get(request.opcode)
         if handler is None:
             return wire.error(request.unique, errno.ENOSYS)
-        self._count("operations")
+        self._operations += 1
         try:
             self._refuse(request)
             return wire.reply(request.unique, handler(request))
@@ -251,15 +259,12 @@ class DiskLayer:
     def _count_full(self) -> None:
         self._count("refused_full", lambda own: own.free_bytes == self._policy.free_bytes)
 
-    def _count(self, what: str, is_of: Callable[[DiskPolicy], bool] = lambda _: False) -> None:
-        """Count one more, also for the owners of the policies that it is of."""
-        by_owner = {owner: dict(counted) for owner, counted in self.counters.by_owner.items()}
+    def _count(self, what: str, is_of: Callable[[DiskPolicy], bool]) -> None:
+        """Count one more for the owners of the policies that it is of."""
         for owner, policy in self._policies.items():
             if is_of(policy):
-                counted = by_owner.setdefault(owner, {})
+                counted = self._by_owner.setdefault(owner, {})
                 counted[what] = counted.get(what, 0) + 1
-        now = {what: getattr(self.counters, what) + 1}
-        self.counters = replace(self.counters, by_owner=by_owner, **now)
 
     # --- names and nodes ----------------------------------------------------------------------
 

@@ -32,19 +32,14 @@ class DiskPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskCounters:
-    """What a path's policies have done since its overlay was mounted; `by_owner` what each did.
+    """What has passed an overlay since it was mounted, and what each owner's policy did to it.
 
-    `held` counts writes that were held in their middle; `held_file` is the newest one's file, below
-    the path.
+    That is "refused_read_only", "refused_full", "failed", "delayed" and "held": writes that were
+    held in their middle. `held_file` is the newest one's file, below the path.
     """
 
     operations: int = 0
-    refused_read_only: int = 0
-    refused_full: int = 0
-    failed: int = 0
-    delayed: int = 0
     by_owner: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    held: int = 0
     held_file: str = ""
 
 

@@ -12,35 +12,21 @@ from pydantic import ValidationError
 
 from elastic_harness.finding import AstPath, Finding
 from elastic_harness.history.checkers.registry import Registry
-from elastic_harness.scenario.actions import CHECK, CheckedScenario, CheckNow
-from elastic_harness.scenario.model import Clause, Scenario
-from elastic_harness.scenario.planning.planned_clauses import NO_WORKERS
+from elastic_harness.scenario.actions import CHECK, CheckedScenario
+from elastic_harness.scenario.model import Scenario
+from elastic_harness.scenario.planning.planned_clauses import AT_THE_END, NO_WORKERS, clauses_in
 from pytest_elastic.errors import UsageError
 
-__all__ = ["check_clauses", "clauses_in"]
+__all__ = ["check_clauses"]
 
-_AT_THE_END = "finally"
 _WITNESSED = frozenset({"never", "sometimes"})
-
-
-def clauses_in(checked: CheckedScenario) -> Iterator[tuple[str, Clause, AstPath]]:
-    """Yield every clause that a checker judges, with its bucket and its place."""
-    expect = checked.spec.expect
-    for bucket in ("always", "never", "sometimes", _AT_THE_END):
-        clauses = expect.finally_ if bucket == _AT_THE_END else getattr(expect, bucket)
-        for index, clause in enumerate(clauses):
-            if isinstance(clause, Clause):
-                yield bucket, clause, ("expect", bucket, index)
-    for index, action in enumerate(checked.actions):
-        for clause in action.clauses if isinstance(action, CheckNow) else ():
-            yield CHECK, clause, ("timeline", index, CHECK)
 
 
 def check_clauses(checked: CheckedScenario, checkers: Registry) -> Iterator[Finding]:
     """Yield clauses that stand in the wrong place, and what their checkers find in them."""
-    clauses = list(clauses_in(checked))
+    clauses = list(clauses_in(checked.spec))
     is_without_workers = any(
-        clause.name == NO_WORKERS and bucket in ("always", _AT_THE_END)
+        clause.name == NO_WORKERS and bucket in ("always", AT_THE_END)
         for bucket, clause, _ in clauses
     )
     said: dict[str, str] = {}
@@ -72,7 +58,7 @@ def check_clauses(checked: CheckedScenario, checkers: Registry) -> Iterator[Find
             continue
         if bucket == CHECK and checker.needs_end:
             yield Finding(
-                f"`{clause.name}` is known when the job has ended: it stands in `{_AT_THE_END}` of "
+                f"`{clause.name}` is known when the job has ended: it stands in `{AT_THE_END}` of "
                 f"`expect`, and not in `{CHECK}`",
                 here,
             )
@@ -83,7 +69,7 @@ def check_clauses(checked: CheckedScenario, checkers: Registry) -> Iterator[Find
             continue  # the clause by itself is wrong, and its own check has said so
         for each in parameters.findings(checked):
             yield each.below(*here, clause.name)
-        if bucket in ("always", _AT_THE_END) and checker.is_said_once:
+        if bucket in ("always", AT_THE_END) and checker.is_said_once:
             if clause.name in said:
                 yield Finding(f"`{clause.name}` stands here and in `{said[clause.name]}`", here)
             said.setdefault(clause.name, bucket)
@@ -93,7 +79,7 @@ def check_clauses(checked: CheckedScenario, checkers: Registry) -> Iterator[Find
 def _check_time(
     checked: CheckedScenario, bucket: str, within: float, path: AstPath
 ) -> Iterator[Finding]:
-    if bucket == _AT_THE_END:
+    if bucket == AT_THE_END:
         yield from checked.too_late(within, *path, is_in=True)
     else:
         yield Finding(f"a clause of `{bucket}` has no time of its own", path, is_key=True)

@@ -39,7 +39,7 @@ _WATCH_ON_AT_MOST_S: Final = 30.0
 class ClauseState:
     """One clause and how it stands. `key` is its place: `eventually[0]`, or the test's name for it.
 
-    `opened_at` is when it began to watch, `base` when its time began to run: between the two a
+    It has a `watcher` while it watches, and `base` is when its time began to run: between the two a
     fault is being injected: what it does must not be missed, what was before must not count.
     `patience` multiplies `within_s`, for slow machines.
     """
@@ -52,7 +52,6 @@ class ClauseState:
     patience: float = 1.0
     after: AfterEntry | None = None
     watcher: Watcher | None = None
-    opened_at: float | None = None
     base: float | None = None
     verdict: Verdict | None = None
 
@@ -74,7 +73,6 @@ class ClauseState:
     def open(self, now: float) -> None:
         """Begin to watch."""
         assert self.condition is not None, "what has no condition is judged once, and not watched"
-        self.opened_at = now
         rounds_since = now if self.after else -math.inf
         self.watcher = watch(self.condition, now, rounds_since=rounds_since)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from elastic_harness.finding import AstPath
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.history.events import ClausePlanned
 from elastic_harness.scenario.actions import CHECK, read_check
@@ -12,30 +13,32 @@ from elastic_harness.scenario.model import Clause, Entry, Expect, Scenario
 from elastic_harness.scenario.triggers import Condition, EventCondition, LogCondition
 
 __all__ = [
+    "AT_THE_END",
     "NO_WORKERS",
-    "clauses_of",
+    "clauses_in",
     "planned_checks",
     "planned_clauses",
     "text_of",
 ]
 
+AT_THE_END: Final = "finally"
 # Asked for, there is nothing that a clause about workers could be judged by, and nothing to miss.
 NO_WORKERS: Final = "no_workers"
 # One of these says how the job is to end; without any, it has to succeed.
 _SAY_HOW_IT_ENDS: Final = frozenset({"job", "exit_codes", NO_WORKERS})
 
 
-def clauses_of(scenario: Scenario) -> list[Clause]:
-    """Return every clause that a checker judges, in `expect` and in the timeline."""
+def clauses_in(scenario: Scenario) -> Iterator[tuple[str, Clause, AstPath]]:
+    """Yield every clause that a checker judges, with its bucket (or `check`) and its place."""
     expect = scenario.expect
-    witnesses = [each for each in (*expect.never, *expect.sometimes) if isinstance(each, Clause)]
-    checks = [
-        clause
-        for entry in scenario.timeline
-        if entry.action.name == CHECK
-        for clause in read_check(entry.action.value)
-    ]
-    return [*expect.always, *expect.finally_, *witnesses, *checks]
+    for bucket in ("always", "never", "sometimes", AT_THE_END):
+        clauses = expect.finally_ if bucket == AT_THE_END else getattr(expect, bucket)
+        for index, clause in enumerate(clauses):
+            if isinstance(clause, Clause):
+                yield bucket, clause, ("expect", bucket, index)
+    for index, entry in enumerate(scenario.timeline):
+        for clause in read_check(entry.action.value) if entry.action.name == CHECK else ():
+            yield CHECK, clause, ("timeline", index, CHECK)
 
 
 def planned_clauses(

@@ -18,7 +18,6 @@ from elastic_harness.finding import AstPath, Finding, Position, ScenarioError, d
 from elastic_harness.history.checkers.library import STANDARD
 from elastic_harness.history.checkers.registry import Registry
 from elastic_harness.scenario.actions import CHECK, CheckedScenario, PlannedAction
-from elastic_harness.scenario.checks.clause_checks import clauses_in
 from elastic_harness.scenario.checks.launcher_options import check_options
 from elastic_harness.scenario.checks.scenario_checks import check_scenario
 from elastic_harness.scenario.job_spec import Observe, Rdzv
@@ -32,6 +31,7 @@ from elastic_harness.scenario.model import (
     Scenario,
     Storm,
 )
+from elastic_harness.scenario.planning.planned_clauses import clauses_in
 from elastic_harness.scenario.reading.matrix import expand_matrix
 from elastic_harness.scenario.reading.yaml_tree import Tree, parse_documents
 from elastic_harness.scenario.triggers import (
@@ -227,7 +227,7 @@ class _Reader:
 
     def _check_clauses(self, checked: CheckedScenario) -> None:
         """Find clauses that no checker knows, or not with this value."""
-        for bucket, clause, path in clauses_in(checked):
+        for bucket, clause, path in clauses_in(checked.spec):
             if clause.name in self._faults.names:
                 why = "is done, and nothing that holds: it stands in the timeline"
                 self._add(Finding(f"`{clause.name}` {why}", path, is_key=True))
