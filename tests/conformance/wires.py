@@ -88,7 +88,7 @@ class ModelWire:
 
     def change(self, policy: LinkPolicy, *, traffic: str | None = None) -> None:
         """Put a policy in force at the model's time."""
-        self.link.change_policy(policy, self._now, traffic=traffic)
+        self.link.lay((("", policy),), self._now, traffic=traffic)
 
     def send(
         self, count: int, *, size: int = 100, spacing_s: float = 0.0, port: int = PORT

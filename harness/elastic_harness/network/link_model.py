@@ -129,7 +129,7 @@ class Link:
     passes; `loses`, `resets`: some policy looks at the units of a packet, at its connection.
     """
 
-    def __init__(self, seed: int | str, policy: LinkPolicy = HEALTHY) -> None:
+    def __init__(self, seed: int | str) -> None:
         self._seed = seed
         self._stream: random.Random | None = None
         self._layers: dict[str | None, Layers] = {}
@@ -147,7 +147,7 @@ class Link:
         self._counts_of_all = (self._counts,)
         self._counts_of: dict[str, Counts] = {}
         self._by_owner: dict[str, dict[str, int]] = {}
-        self.change_policy(policy)
+        self.lay(())
 
     # --- policies -----------------------------------------------------------------------------
 
@@ -159,12 +159,6 @@ class Link:
     def is_settled(self, now: float) -> bool:
         """Tell whether nothing that was delayed is still on its way, to be overtaken."""
         return now >= self._settles_at
-
-    def change_policy(
-        self, policy: LinkPolicy, now: float = 0.0, *, traffic: str | None = None
-    ) -> None:
-        """Put a policy without an owner in force, for everything or for a class of traffic."""
-        self.lay((("", policy),), now, traffic=traffic)
 
     def lay(self, layers: Layers, now: float = 0.0, *, traffic: str | None = None) -> None:
         """Put other layers in force, for everything or for a class of traffic.

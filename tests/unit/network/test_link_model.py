@@ -25,7 +25,9 @@ from pytest_elastic.errors import UsageError
 
 def link(policy: LinkPolicy = HEALTHY) -> Link:
     """Return a link whose stream of chance has a name."""
-    return Link(7, policy)
+    made = Link(7)
+    made.lay((("", policy),))
+    return made
 
 
 def arrivals(made: Link, count: int, *, size: int = 1000, gap_s: float = 0.0) -> list[float]:
@@ -121,7 +123,7 @@ def test_a_flow_that_begins_is_not_behind_anothers_queue() -> None:
 def test_the_same_seed_gives_the_same_fates() -> None:
     """All chance comes from the stream that the seed names."""
     policy = LinkPolicy(latency_s=0.1, jitter_s=0.1, loss=0.3, duplicate=0.3, reorder=0.3)
-    one, two = (Link("seed", policy) for _ in range(2))
+    one, two = link(policy), link(policy)
     decisions = [[made.offer(3000, 0, now) for now in range(100)] for made in (one, two)]
     assert decisions[0] == decisions[1]
     assert one.counters() == two.counters()
@@ -131,7 +133,7 @@ def test_a_changed_policy_holds_for_the_next_packet() -> None:
     """Nothing of the old policy's queue is left when the rate is lifted."""
     made = link(LinkPolicy(rate_bytes_per_s=1000))
     made.offer(150, "flow", 0.0)
-    made.change_policy(HEALTHY)
+    made.lay(())
     assert made.offer(150, "flow", 0.2).leave_at == (0.2,)
 
 
@@ -232,13 +234,13 @@ def test_a_flapping_link_is_down_first_and_keeps_its_rhythm() -> None:
     """Also when another policy is laid over it meanwhile."""
     flap = Flap(down_s=1.0, up_s=2.0)
     made = link()
-    made.change_policy(LinkPolicy(flaps=(flap,)), 10.0)
+    made.lay((("", LinkPolicy(flaps=(flap,))),), 10.0)
     down = [made.offer(1, 0, 10.0 + t).kind is DecisionKind.DROP for t in (0.0, 0.9, 1.1, 2.9, 3.1)]
     assert down == [True, True, False, False, True]
-    made.change_policy(LinkPolicy(flaps=(flap,), latency_s=0.5), 14.5)
+    made.lay((("", LinkPolicy(flaps=(flap,), latency_s=0.5)),), 14.5)
     assert made.offer(1, 0, 15.0).kind is DecisionKind.LEAVE
     assert made.stop_on_way(16.5) is LinkMode.DROP
-    made.change_policy(HEALTHY, 16.5)
+    made.lay((), 16.5)
     assert made.stop_on_way(16.5) is None
 
 
@@ -257,17 +259,17 @@ def test_an_order_to_reset_spares_connections_that_begin_later() -> None:
     assert made.offer(1, "new", 0.0, opens=True).kind is DecisionKind.LEAVE
     assert made.offer(1, "new", 0.0, opens=False).kind is DecisionKind.LEAVE
     assert made.offer(1, "datagrams", 0.0).kind is DecisionKind.LEAVE
-    made.change_policy(LinkPolicy(resets=2))
+    made.lay((("", LinkPolicy(resets=2)),))
     assert made.offer(1, "new", 0.0, opens=False).kind is DecisionKind.RESET
-    made.change_policy(HEALTHY)
+    made.lay(())
     assert made.offer(1, "old", 0.0, opens=False).kind is DecisionKind.LEAVE
 
 
 def test_a_class_of_traffic_meets_its_own_policy_and_that_for_everything() -> None:
     """And is counted by itself as well."""
     made = link(LinkPolicy(latency_s=0.1))
-    made.change_policy(LinkPolicy(up=False), traffic="store")
-    made.change_policy(LinkPolicy(latency_s=0.2), traffic="liveness")
+    made.lay((("", LinkPolicy(up=False)),), traffic="store")
+    made.lay((("", LinkPolicy(latency_s=0.2)),), traffic="liveness")
     assert made.offer(10, 0, 0.0, traffic=("collectives",)).leave_at == (0.1,)
     assert made.offer(10, 1, 0.0, traffic=("store",)).kind is DecisionKind.DROP
     assert made.offer(10, 2, 0.0, traffic=("liveness",)).leave_at[0] == pytest.approx(0.3)
@@ -277,7 +279,7 @@ def test_a_class_of_traffic_meets_its_own_policy_and_that_for_everything() -> No
     assert counters.of("store").dropped == {DropReason.DOWN: 2}
     assert counters.of("liveness").delayed == 1
     assert counters.of("rendezvous").packets == 0
-    made.change_policy(HEALTHY, traffic="store")
+    made.lay((), traffic="store")
     assert made.offer(10, 1, 0.0, traffic=("store",)).kind is DecisionKind.LEAVE
 
 
@@ -285,7 +287,7 @@ def test_what_comes_after_a_heal_does_not_overtake_what_is_on_its_way() -> None:
     """The way is a queue: TCP would take the other for loss. Other flows are not behind it."""
     made = link(LinkPolicy(latency_s=0.2))
     made.offer(10, "flow", 0.0)
-    made.change_policy(HEALTHY, 0.1)
+    made.lay((), 0.1)
     assert not made.is_settled(0.1)
     assert made.offer(10, "flow", 0.1).leave_at == (0.2,)
     assert made.offer(10, "other", 0.1).leave_at == (0.1,)

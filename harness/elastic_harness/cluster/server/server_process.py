@@ -204,9 +204,6 @@ class ServerProcess:
         if self._child is not None:
             self._child.wait()
         os.close(self._pidfd)
-        self._end()
-
-    def _end(self) -> None:
         self.conversation.close()
         self._on_ended()
         os.close(self._errors_fd)

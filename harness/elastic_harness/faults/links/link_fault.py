@@ -40,7 +40,6 @@ __all__ = [
     "TrafficClass",
     "ends_of",
     "ends_with",
-    "links_of",
     "two_sides",
 ]
 
@@ -202,7 +201,7 @@ class SomeLinks(_OfLinks):
         return self
 
     def resolve(self, situation: Situation, *, stream: str) -> Targets:
-        links = links_of(situation, stream, node=self.node, source=self.from_, target=self.to)
+        links = self._links(situation, stream)
         if not links:
             up = ", ".join(node.name for node in situation.nodes) or "none is"
             raise SelectionEmpty(
@@ -211,24 +210,14 @@ class SomeLinks(_OfLinks):
             )
         return Targets(links=links)
 
-
-def links_of(
-    situation: Situation,
-    stream: str,
-    *,
-    node: Selector | None,
-    source: Selector | None,
-    target: Selector | None,
-) -> tuple[Pair, ...]:
-    """Return all links of some nodes, those from some to others, or every link."""
-    everything = partitions.everything(tuple(each.name for each in situation.nodes))
-    if node is not None:
-        chosen = set(ends_of(node, situation, stream=stream))
-        everything = partitions.everything(ends_with(situation, chosen))
-        return tuple(pair for pair in everything if chosen & set(pair))
-    if source is None or target is None:
-        return everything
-    return partitions.one_way(*two_sides(situation, stream, source, target))
+    def _links(self, situation: Situation, stream: str) -> tuple[Pair, ...]:
+        if self.node is not None:
+            chosen = set(ends_of(self.node, situation, stream=stream))
+            everything = partitions.everything(ends_with(situation, chosen))
+            return tuple(pair for pair in everything if chosen & set(pair))
+        if self.from_ is None or self.to is None:
+            return partitions.everything(tuple(each.name for each in situation.nodes))
+        return partitions.one_way(*two_sides(situation, stream, self.from_, self.to))
 
 
 def ends_of(
