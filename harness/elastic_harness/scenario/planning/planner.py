@@ -12,8 +12,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from elastic_harness.faults.recipe import Recipe
 from elastic_harness.faults.recipes import RECIPES
@@ -68,26 +70,6 @@ class PinnedTargets:
             links=targets.links,
             new_nodes=targets.new_nodes,
         )
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> PinnedTargets:
-        """Read what `as_data` has written; raises KeyError, TypeError or ValueError."""
-        return cls(
-            ranks=tuple(int(rank) for rank in data.get("ranks", ())),
-            nodes=tuple(map(str, data.get("nodes", ()))),
-            links=tuple((str(source), str(to)) for source, to in data.get("links", ())),
-            new_nodes=tuple(map(str, data.get("new_nodes", ()))),
-        )
-
-    def as_data(self) -> dict[str, Any]:
-        """Return plain data for plan.json."""
-        data = {
-            "ranks": list(self.ranks),
-            "nodes": list(self.nodes),
-            "links": [list(pair) for pair in self.links],
-            "new_nodes": list(self.new_nodes),
-        }
-        return {key: value for key, value in data.items() if value}
 
     def find(self, situation: Situation) -> Targets:
         """Return the same targets in this run; raises SelectionEmpty for those that are missing."""
@@ -200,7 +182,10 @@ def encode_plan(plan: Plan, *, targets: Mapping[str, PinnedTargets] | None = Non
         "scenario": plan.scenario.model_dump(mode="json", by_alias=True, exclude_none=True),
         "storm": [entry.model_dump(mode="json", by_alias=True) for entry in storm],
         "draws": {each.id: list(each.delays_s) for each in plan.entries if each.delays_s},
-        "targets": {name: pinned[name].as_data() for name in sorted(pinned)},
+        "targets": {
+            name: {key: value for key, value in asdict(pinned[name]).items() if value}
+            for name in sorted(pinned)
+        },
     }
     return json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
@@ -218,10 +203,8 @@ def decode_plan(text: str) -> Plan:
         storm = tuple(Entry.model_validate(each) for each in data["storm"])
         plan = _plan(scenario, seed, storm)
         draws = data["draws"]
-        targets = {
-            str(name): PinnedTargets.from_data(each) for name, each in data["targets"].items()
-        }
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        targets = msgspec.convert(data["targets"], dict[str, PinnedTargets])
+    except (AttributeError, KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
         raise UsageError(
             f"cannot replay this plan: it is not a plan.json of ours ({error})"
         ) from error
