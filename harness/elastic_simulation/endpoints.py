@@ -104,8 +104,7 @@ class Endpoints:
             best = found[0]
             for each in found[1:]:
                 best = each if each.goes_before(best) else best
-            is_here = best.incarnation == process.node.incarnation
-            process.feed("follower", v.LeaderFound(leader=best, is_here=is_here))
+            process.feed("follower", v.LeaderFound(leader=best))
 
     def announce(self, process: Process, leader: m.LeaderAddress) -> None:
         """Publish the leader at all endpoints that are reached; tell the one published before."""

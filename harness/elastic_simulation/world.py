@@ -460,7 +460,7 @@ class World(WorldQueries):
 
     def _found(self, process: Process) -> None:
         if process.leader is not None:
-            self._tell_found(process, leader_at(process))
+            process.feed("follower", v.LeaderFound(leader=leader_at(process)))
             return
         if self.endpoints is not None:
             self.endpoints.find(process)
@@ -474,11 +474,7 @@ class World(WorldQueries):
         ):
             process.feed("follower", v.LeaderNotFound(reason="the endpoint did not answer"))
         else:
-            self._tell_found(process, leader)
-
-    def _tell_found(self, process: Process, leader: m.LeaderAddress) -> None:
-        is_here = leader.incarnation == process.node.incarnation
-        process.feed("follower", v.LeaderFound(leader=leader, is_here=is_here))
+            process.feed("follower", v.LeaderFound(leader=leader))
 
     def is_apart(self, one: Process, other: Process) -> bool:
         if not self.cut_links:

@@ -173,10 +173,9 @@ class Bootstrap(Value):
 
 
 class LeaderFound(Value):
-    """The registry names this leader; `is_here`: it runs in this process."""
+    """The registry names this leader, which may be in this process."""
 
     leader: LeaderAddress
-    is_here: bool = False
 
 
 class LeaderNotFound(Value):

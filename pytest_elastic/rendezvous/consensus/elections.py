@@ -144,7 +144,7 @@ class Elections(Part):
             is_founding=elected.record.number == 0,
         )
         self._group.hold("this node leads now")
-        self._connection.turn_to(here, now, is_here=True)
+        self._connection.turn_to(here, now)
         return True
 
     def _tell_quorum_missed(self, now: float) -> None:

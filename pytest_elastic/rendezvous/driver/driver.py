@@ -341,7 +341,7 @@ class NodeRendezvous:
         if self._leader is None:
             self._registry.find(within_s)
         else:
-            self.tell_follower(v.LeaderFound(leader=self._leader.address, is_here=True))
+            self.tell_follower(v.LeaderFound(leader=self._leader.address))
 
     # --- what others say -------------------------------------------------------------------------
 

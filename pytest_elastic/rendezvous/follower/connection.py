@@ -47,7 +47,6 @@ class Connection(Part):
         """The leader is known to be lost, whatever the lease says."""
         self.last_problem = "the endpoint has not answered yet"
         self._voter = voter
-        self._is_here = False
         self._tried_at = self._dialled_at = self._rest_until = 0.0
         self.trusted_until = float("-inf")
         """Until when a leader that was announced is still expected to be there."""
@@ -106,7 +105,7 @@ class Connection(Part):
     @property
     def is_to_itself(self) -> bool:
         """Whether the leader is here and cannot be lost, as no other node can be elected."""
-        return self._is_here and not self._settings.outlives_coordinator
+        return self.leads and not self._settings.outlives_coordinator
 
     @property
     def leads(self) -> bool:
@@ -162,7 +161,7 @@ class Connection(Part):
         elif self.phase is ConnectionPhase.SEEKING:
             self.rest(reason, now)
 
-    def take_found(self, leader: m.LeaderAddress, now: float, *, is_here: bool) -> None:
+    def take_found(self, leader: m.LeaderAddress, now: float) -> None:
         """Dial the leader that the registry names, unless it is over or was just dialled."""
         if self.phase is not ConnectionPhase.SEEKING:
             return
@@ -172,7 +171,7 @@ class Connection(Part):
         elif self._is_lost_one(leader) and now < self._dialled_at + self._settings.lease_s:
             self.rest("the registry names the leader that was lost", now)
         else:
-            self.leader, self._is_here = leader, is_here
+            self.leader = leader
             self.dial(now)
 
     def may_dial(self, leader: m.LeaderAddress, now: float) -> bool:
@@ -194,7 +193,7 @@ class Connection(Part):
         is_same = known is not None and known.incarnation == leader.incarnation
         return is_same and known is not None and known.term == leader.term and self.is_lost
 
-    def turn_to(self, leader: m.LeaderAddress, now: float, *, is_here: bool) -> bool:
+    def turn_to(self, leader: m.LeaderAddress, now: float) -> bool:
         """Dial an announced leader, unless that goes on already; tell whether it is new."""
         known = self.leader
         if known is not None and (known.incarnation, known.term) == (
@@ -207,7 +206,7 @@ class Connection(Part):
                 return False
         self.is_lost = False
         self.trusted_until = now + self._settings.lease_s / 2
-        self.leader, self._is_here = leader, is_here
+        self.leader = leader
         self.break_off(f"{leader.name} leads now, under term {leader.term.counter}", now)
         self._rest_until = now
         return True

@@ -136,8 +136,8 @@ class Follower:
                 self._elections.bootstrap(input, self.node, now)
             case v.Moved(address=address, port=port):
                 self.node = replace(self.node, address=address, port=port)
-            case v.LeaderFound(leader=leader, is_here=is_here):
-                connection.take_found(leader, now, is_here=is_here)
+            case v.LeaderFound(leader=leader):
+                connection.take_found(leader, now)
             case v.LeaderNotFound(reason=reason):
                 if connection.phase is ConnectionPhase.SEEKING:
                     if connection.leads:
@@ -327,8 +327,7 @@ class Follower:
         if not self._connection.may_dial(leader, now):
             return
         reason = f"{leader.name} leads now, under term {leader.term.counter}"
-        is_here = leader.incarnation == self.node.incarnation
-        if self._connection.turn_to(leader, now, is_here=is_here):
+        if self._connection.turn_to(leader, now):
             self._group.hold(reason)
             self.candidate.withdraw()
 

@@ -336,8 +336,7 @@ class EndpointRegistry:
     def _on_searched(self, leader: LeaderAddress | None, problems: dict[int, str]) -> None:
         self._end_search()
         if leader is not None:
-            is_here = leader.incarnation == self._side.node.incarnation
-            found = LeaderFound(leader=leader, is_here=is_here)
+            found = LeaderFound(leader=leader)
             if self._hosted is None:
                 self._side.look_at_place(lambda: self._side.tell_follower(found))
             else:  # what this node has published says where it is

@@ -329,7 +329,7 @@ def test_after_the_last_word_nothing_is_said_or_done() -> None:
 def test_its_own_leader_needs_no_lease() -> None:
     """In one process, nothing can come between them: no deadline, and no loss by silence."""
     bench = Bench()
-    here = v.LeaderFound(leader=leader_address("n2", 4), is_here=True)
+    here = v.LeaderFound(leader=leader_address("n2", 4))
     term = here.leader.term
     bench.give(v.Start(), here, v.Connected())
     bench.give(replace(ACCEPTED, term=term, leader="n2", incarnation="n2"))

@@ -25,7 +25,7 @@ from tests.unit.rendezvous.follower.bench import (
 from tests.unit.rendezvous.samples import leader_address
 
 DRAIN = ports.DrainRequested(reason="SIGTERM", grace_s=5.0)
-OWN = v.LeaderFound(leader=leader_address("n2", 4), is_here=True)
+OWN = v.LeaderFound(leader=leader_address("n2", 4))
 
 
 def leaving() -> Bench:

@@ -157,7 +157,7 @@ def test_without_succession_losing_the_leader_after_the_end_is_that_end() -> Non
 def test_a_founder_that_has_given_way_gives_up_after_the_join_timeout() -> None:
     """Its own leader decides no more, so there is somebody to wait for, and an end to that."""
     bench = Bench(replace(SETTINGS, quorum="majority", endpoints="a:1,b:1"))
-    here = v.LeaderFound(leader=leader_address("n2", 4, is_founding=True), is_here=True)
+    here = v.LeaderFound(leader=leader_address("n2", 4, is_founding=True))
     term = here.leader.term
     bench.give(v.Start(), here, v.Connected())
     accepted = replace(ACCEPTED, term=term, leader="n2", incarnation="n2", is_founding=True)

@@ -162,7 +162,7 @@ def test_of_founders_that_of_the_highest_term_is_found(bench: Bench) -> None:
 def test_this_node_s_own_leader_is_known_as_such(bench: Bench) -> None:
     """Its follower dials nothing then."""
     own = leader_address("n1", 3)
-    assert found(bench, bench.endpoint(own)) == v.LeaderFound(leader=own, is_here=True)
+    assert found(bench, bench.endpoint(own)) == v.LeaderFound(leader=own)
 
 
 def test_endpoints_that_name_no_leader_say_why(bench: Bench) -> None:
