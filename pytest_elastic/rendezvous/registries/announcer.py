@@ -29,8 +29,6 @@ __all__ = ["Announcer", "Hosts"]
 
 # How often the endpoint is looked at, at most: a beat may be much shorter than anyone notices.
 _LEAST_INTERVAL_S = 0.5
-# What may be waited for, where this node serves the store itself.
-_PUBLISH_S = 60.0
 # How often the other endpoints are looked at while a job begins: hosts start within a moment of
 # each other; for how long that is worth the effort; then once a beat.
 _LOOK_S = 0.1
@@ -64,27 +62,6 @@ class Announcer:
         self._timer: Timer | None = None
         self._is_stopped = False
 
-    def publish(self, on_failed: Callable[[str], None]) -> None:
-        """Publish the address; calls back if that fails for a minute.
-
-        It is tried once a beat, as the store that is served here may have to be served again.
-        """
-        until = self._loop.now() + _PUBLISH_S
-
-        def publish() -> None:
-            if not self._is_stopped and self._side.leader is not None:
-                left_s, key = until - self._loop.now(), key_of(self._settings)
-                self._store.publish(self._endpoint, key, self._text(), on_done, timeout_s=left_s)
-
-        def on_done(error: str) -> None:
-            again_at = self._loop.now() + self._interval_s
-            if error and again_at < until:
-                self._loop.call_at(again_at, publish)
-            elif error and not self._is_stopped:
-                on_failed(error)
-
-        publish()
-
     def watch(self) -> None:
         """Look at the endpoint now, and once a beat from here on."""
         if not self._is_stopped and self._side.leader is not None:
@@ -95,10 +72,6 @@ class Announcer:
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
-
-    @property
-    def _interval_s(self) -> float:
-        return max(self._settings.beat_interval_s, _LEAST_INTERVAL_S)
 
     def _text(self) -> str:
         leader = self._side.leader
@@ -118,7 +91,8 @@ class Announcer:
             self._questions.announce(own, elder, lease_s, lambda: self._reach(elder))
         if self._timer is not None:  # it was to look at once, besides
             self._timer.cancel()
-        self._timer = self._loop.call_at(self._loop.now() + self._interval_s, self.watch)
+        interval_s = max(self._settings.beat_interval_s, _LEAST_INTERVAL_S)
+        self._timer = self._loop.call_at(self._loop.now() + interval_s, self.watch)
 
     def _look_at(self, text: str, own: LeaderAddress) -> None:
         found = read_text(LeaderAddress, text, self._settings.run_id, self._credentials)

@@ -131,11 +131,8 @@ class EndpointRegistry:
             )
             for endpoint in self._endpoints
         ]
-        if self._is_single and self._hosted is not None:
-            self._announcers[0].publish(self._on_unpublished)
-        if self._settings.has_succession or not self._is_single:
-            for announcer in self._announcers:
-                announcer.watch()
+        for announcer in self._announcers:
+            announcer.watch()
 
     def remember(self) -> None:
         """Leave a mark of the job, if this node hosts the endpoint."""
@@ -285,10 +282,6 @@ class EndpointRegistry:
             self.remember()
         at = self._loop.now() + self._settings.beat_interval_s
         self._mark_timer = self._loop.call_at(at, self._renew_mark)
-
-    def _on_unpublished(self, error: str) -> None:
-        reason = f"cannot publish the leader at {self._endpoints[0]}: {error}"
-        self._side.notify(ports.JobOver(result="lost", reason=reason))
 
     # --- finding ---------------------------------------------------------------------------------
 

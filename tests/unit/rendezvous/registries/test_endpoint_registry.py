@@ -21,6 +21,7 @@ from pytest_elastic.rendezvous.driver.questions import Questions
 from pytest_elastic.rendezvous.machine import ConnectionPhase
 from pytest_elastic.rendezvous.messages import LeaderAddress
 from pytest_elastic.rendezvous.model import Node
+from pytest_elastic.rendezvous.ports import STORE_S
 from pytest_elastic.rendezvous.registries import endpoint_registry
 from pytest_elastic.rendezvous.registries.endpoint_registry import EndpointRegistry
 from pytest_elastic.rendezvous.registries.mark_file import MarkFile
@@ -219,24 +220,35 @@ def test_a_leader_is_published_once_its_store_is_served_again(bench: Bench) -> N
     registry, side = bench.registry(endpoint, is_host=True, store=store)
     serve_until(bench.loop, lambda: bool(side.began))
     store._hosted.clear()  # with that process it is gone
-    side.leader, tried, publish = leader_address("n1", 3), [], store.publish
+    side.leader, errors, named, swap = leader_address("n1", 3), [], [], store.swap
 
-    def publish_and_tell(
-        at: Endpoint, key: str, value: str, on_done: Callable[[str], None], *, timeout_s: float
+    def swap_and_tell(
+        at: Endpoint,
+        key: str,
+        expected: str,
+        value: str | None,
+        on_done: Callable[[str, str], None],
+        *,
+        timeout_s: float = STORE_S,
     ) -> None:
-        def tell(error: str) -> None:
-            tried.append(error)
-            on_done(error)
+        def tell(text: str, error: str) -> None:
+            errors.append(error)
+            on_done(text, error)
 
-        publish(at, key, value, tell, timeout_s=timeout_s)
+        swap(at, key, expected, value, tell, timeout_s=timeout_s)
 
-    store.publish = publish_and_tell  # type: ignore[assignment, method-assign]
+    def is_named() -> bool:
+        swap(endpoint, key_of(SETTINGS), "", None, lambda text, _: named.append(text))
+        bench.loop.run_once(0.05)
+        return as_text(side.leader, SETTINGS.run_id, None) in named
+
+    store.swap = swap_and_tell  # type: ignore[assignment, method-assign]
     registry.announce(())
-    serve_until(bench.loop, lambda: bool(tried))
-    assert "Connection refused" in tried[0]
+    serve_until(bench.loop, lambda: bool(errors))
+    assert "Connection refused" in errors[0]
     assert store.on_lost is not None
     store.on_lost()
-    serve_until(bench.loop, lambda: "" in tried)
+    serve_until(bench.loop, is_named)
     assert side.notices == []
 
 
