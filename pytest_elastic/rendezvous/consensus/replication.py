@@ -70,10 +70,9 @@ class Replication:
         self.pending = recovered.record.under(recovered.term) if is_adopted else None
         """What is proposed on it, if anything is."""
         self.is_adopted = is_adopted
-        self.number = max(base.number, self.newest.number)
-        """The number of the newest proposal."""
         self.round = max(self.newest.round, recovered.number)
         """The highest round number that any node is known to have used."""
+        self._number = max(base.number, self.newest.number)  # of the newest proposal
         self._settings = settings
         self._own = own
         self._term = recovered.term
@@ -103,33 +102,13 @@ class Replication:
         tie_breaker = self._own if self._own in voters else voters[0]
         return Configuration(voters=tuple(voters), tie_breaker=tie_breaker)
 
-    def next_number(self) -> int:
-        """Return a number for a proposal of this term."""
-        self.number += 1
-        return self.number
-
-    def next_round(self) -> int:
-        """Return an unused number for a round."""
-        self.round += 1
-        return self.round
-
     def propose(self, now: float, **changed: object) -> Record:
         """Propose a record that differs from the newest one in these fields."""
         assert self.pending is None, "one record is pending at a time"
-        record = replace(
-            self.base,
-            term=self._term,
-            origin=self._term,
-            number=self.next_number(),
-            **changed,
+        self._number += 1
+        self.pending = record = replace(
+            self.base, term=self._term, origin=self._term, number=self._number, **changed
         )
-        return self.propose_record(record, now)
-
-    def propose_record(self, record: Record, now: float) -> Record:
-        """Propose a record."""
-        assert self.pending is None, "one record is pending at a time"
-        self.number = max(self.number, record.number)
-        self.pending = record
         self.is_adopted = False
         self._proposed_at = now
         self._accepted.clear()

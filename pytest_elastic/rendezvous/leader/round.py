@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from pytest_elastic.rendezvous.consensus.records import Record
 from pytest_elastic.rendezvous.leader.peer import Peer
 from pytest_elastic.rendezvous.model import Failure, no_restart_left
 from pytest_elastic.wire import Value
@@ -53,8 +54,9 @@ class Cause(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Round:
-    """One round, from its proposal on. All members are named by their incarnations.
+    """One round, from its proposal in a record on. Members are named by their incarnations.
 
+    `roster` are those of the record's that were members of this leader when it began with it.
     `missing` have yet to accept its record; `unfinished` have not reported success; `holding` are
     nodes whose workers are not known to be gone; `absent` are members no more, some of which were
     `evicted` while they were alive. `verdict` is what the round before it costs (R3).
@@ -62,16 +64,14 @@ class Round:
     one; it is free then, unless a member that comes back tells of a failure.
     """
 
-    number: int
+    record: Record
     roster: Sequence[Peer]
-    names: Sequence[str]
-    restart_count: int
     at: float
     verdict: Verdict = Verdict.FREE
     missing: set[str] = field(default_factory=set)
     store: tuple[str, int] | None = None
     broken_by: str | None = None
-    incarnations: frozenset[str] = frozenset()
+    incarnations: frozenset[str] = field(init=False)
     unfinished: set[str] = field(default_factory=set)
     holding: set[str] = field(default_factory=set)
     absent: set[str] = field(default_factory=set)
@@ -84,6 +84,19 @@ class Round:
     lost_or_gained: str | None = None
     is_inherited: bool = False
     unexplained: str | None = None
+
+    def __post_init__(self) -> None:
+        self.incarnations = frozenset(entry.incarnation for entry in self.record.roster)
+
+    @property
+    def number(self) -> int:
+        """Its number among the rounds of the job."""
+        return self.record.round
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All its nodes, in rank order."""
+        return tuple(entry.name for entry in self.record.roster)
 
     def stop_because(self, reason: str, cause: Cause) -> None:
         """Note why the round is over; the first reason stands."""

@@ -77,12 +77,9 @@ class Rounds(LeaderPart):
         started = recovered.started
         present = frozenset(peer.node.incarnation for peer in roster)
         self.last = inherited = Round(
-            number=record.round,
+            record=record,
             roster=roster,
-            names=tuple(entry.name for entry in record.roster),
-            restart_count=record.restart_count,
             at=now - self._settings.min_round_s,
-            incarnations=frozenset(entry.incarnation for entry in record.roster),
             unfinished=set(present),
             holding=set(present),
             absent={entry.incarnation for entry in record.roster} - present,
@@ -108,12 +105,10 @@ class Rounds(LeaderPart):
         in_it = frozenset(incarnations)
         ready = self._members.ready
         spares = tuple(peer.node.name for each, peer in ready.items() if each not in in_it)
-        number = self._replication.next_round()
-        record = Record(
-            term=self._term,
-            origin=self._term,
-            number=self._replication.next_number(),
-            round=number,
+        self._replication.round += 1
+        record = self._replication.propose(
+            now,
+            round=self._replication.round,
             roster=tuple(peer.node for peer in roster),
             configuration=self._replication.configuration_of(incarnations),
             spares=spares,
@@ -121,25 +116,21 @@ class Rounds(LeaderPart):
             max_restarts=self._settings.max_restarts,
             idle_rounds=self.budget.idle_rounds,
         )
-        self._replication.propose_record(record, now)
         self.next = Round(
-            number=number,
+            record=record,
             roster=roster,
-            names=tuple(peer.node.name for peer in roster),
-            restart_count=record.restart_count,
             at=now,
             verdict=verdict,
             missing=set(in_it),
-            incarnations=in_it,
             unfinished=set(in_it),
             holding=set(in_it),
         )
         for peer in roster:
-            peer.round = number
+            peer.round = record.round
             self._members.update(peer, Standing.PROPOSED)
         self._out.emit(
             events.RoundSealed(
-                round=number,
+                round=record.round,
                 term=self._term.counter,
                 roster=tuple(self.next.names),
                 spares=spares,

@@ -7,14 +7,12 @@ from dataclasses import replace
 import pytest
 
 from pytest_elastic.rendezvous.leader.round import Budget, Cause, Round, Verdict, judge
+from tests.unit.rendezvous.samples import record_of
 
 ENDED = Round(
-    number=4,
+    record=record_of(4, "a", "b"),
     roster=(),
-    names=(),
-    restart_count=0,
     at=0.0,
-    incarnations=frozenset("ab"),
     stop_reason="rank 1 on n1 failed (exit code 1)",
 )
 FAILED = replace(ENDED, stop_cause=Cause.FAILURE)
