@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from pytest_elastic.rendezvous.consensus.records import Term
-from pytest_elastic.rendezvous.leader.peer import Peer
-from pytest_elastic.rendezvous.machine import Deadlines, Outbox
+from pytest_elastic.events.model import PeersUnreached
+from pytest_elastic.rendezvous.leader.members import Members
+from pytest_elastic.rendezvous.leader.peer import LeaderPart, LeaderShared, Peer
 from pytest_elastic.rendezvous.messages import DialPeers, PeersDialled
 from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered
@@ -81,7 +81,7 @@ def _largest(claims: Sequence[str], apart: Mapping[str, Collection[str]]) -> Seq
     return [one for one in claims if one in here]
 
 
-class Reachability:
+class Reachability(LeaderPart):
     """What is known of the links between members, all of them named by incarnation.
 
     A **sweep** asks each member of a roster to dial its neighbours there; it covers that roster
@@ -90,11 +90,10 @@ class Reachability:
     either is gone.
     """
 
-    def __init__(self, outbox: Outbox, *, term: Term, answer_within_s: float) -> None:
+    def __init__(self, shared: LeaderShared, members: Members) -> None:
+        super().__init__(shared)
         self.unreached: dict[str, dict[str, str]] = {}
-        self._out = outbox
-        self._term = term
-        self._answer_within_s = answer_within_s
+        self._members = members
         self._number = 0
         self._roster: Sequence[Peer] = ()
         self._swept: set[str] = set()
@@ -137,18 +136,17 @@ class Reachability:
         self._swept.clear()
         self._waits_for.clear()
 
-    def take(
-        self, peer: Peer, report: PeersDialled, members: Mapping[str, Peer]
-    ) -> Mapping[str, str]:
-        """Take an answer in; return the newly unreached nodes, and how each dial ended."""
+    def take(self, peer: Peer, report: PeersDialled) -> None:
+        """Take an answer in; say which nodes are newly unreached, and how each dial ended."""
         incarnation = peer.node.incarnation
         order = self._asked.get(incarnation)
         if order is None or order.number != report.number:
-            return {}
+            return
         del self._asked[incarnation]
         self._waits_for.discard(incarnation)
         known = self.unreached.pop(incarnation, {})
         asked = {entry.incarnation for entry in order.peers}
+        members = self._members.peers
         fresh = {
             one: how for one, how in report.unreached.items() if one in asked and one in members
         }
@@ -158,7 +156,8 @@ class Reachability:
         if not self._waits_for and not self._is_thorough and self._has_gap():
             here = [one for one in self._roster if one.node.incarnation in self._swept]
             self.sweep(here, is_thorough=True)
-        return {one: how for one, how in fresh.items() if one not in known}
+        if news := {members[one].node.name: how for one, how in fresh.items() if one not in known}:
+            self._out.emit(PeersUnreached(member=peer.node.name, unreached=news))
 
     def _has_gap(self) -> bool:
         return any(
@@ -184,8 +183,9 @@ class Reachability:
             if not self.unreached[dialler]:
                 del self.unreached[dialler]
 
-    def described(self, members: Mapping[str, Peer], one: str = "") -> str:
+    def described(self, one: str = "") -> str:
         """Say which links failed, or which of `one` did, in words; empty if none."""
+        members = self._members.peers
         gaps = [
             (members[dialler].node, members[target].node, how)
             for dialler, targets in self.unreached.items()
@@ -197,26 +197,31 @@ class Reachability:
             for dialler, target, how in gaps
         )
 
-    def overdue(
-        self,
-        members: Mapping[str, Peer],
-        deadlines: Deadlines,
-        now: float,
-        *,
-        judges_from: float,
-    ) -> Sequence[tuple[Peer, PeersDialled]]:
+    # --- time --------------------------------------------------------------------------------
+
+    def watch(self, now: float) -> None:
+        """Give up answers that take too long, and try the links that failed again once a lease."""
+        for peer, report in self.overdue(now):
+            self.take(peer, report)
+        retries_at = self.retries_at(now)
+        while retries_at is not None and self._deadlines.is_due(retries_at, now):
+            self.retry()
+            retries_at = self.retries_at(now)
+
+    def overdue(self, now: float) -> Sequence[tuple[Peer, PeersDialled]]:
         """Return the reports to assume for silent members: that they reach none of the others.
 
-        A dial that fails takes `answer_within_s`, and an answer may be lost with a connection.
+        A dial that fails takes a lease, and an answer may be lost with a connection.
         """
         if not self._asked:
             self._answers_by = None
             return ()
         if self._answers_by is None:
-            self._answers_by = now + 2 * self._answer_within_s
-        if not deadlines.is_due(max(self._answers_by, judges_from), now):
+            self._answers_by = now + 2 * self._settings.lease_s
+        if not self._deadlines.is_due(max(self._answers_by, self._members.judges_from), now):
             return ()
         self._answers_by = None
+        members = self._members.peers
         return [
             (
                 members[incarnation],
@@ -230,26 +235,18 @@ class Reachability:
             if incarnation in members
         ]
 
-    # --- trying again ------------------------------------------------------------------------
-
-    def watch(self, deadlines: Deadlines, members: Mapping[str, Peer], now: float) -> None:
-        """Try the links that failed again once a lease."""
-        retries_at = self.retries_at(now)
-        while retries_at is not None and deadlines.is_due(retries_at, now):
-            self.retry(members)
-            retries_at = self.retries_at(now)
-
     def retries_at(self, now: float) -> float | None:
         """Return when the links that failed are to be tried again; None: there are none."""
         if not self.unreached:
             self._retries_at = None
         elif self._retries_at is None:
-            self._retries_at = now + self._answer_within_s
+            self._retries_at = now + self._settings.lease_s
         return self._retries_at
 
-    def retry(self, members: Mapping[str, Peer]) -> None:
+    def retry(self) -> None:
         """Let members dial the unreached nodes again."""
         self._retries_at = None
+        members = self._members.peers
         for dialler, targets in self.unreached.items():
             # A node dropped a moment ago is forgotten later in the same step.
             here = [members[target] for target in targets if target in members]
@@ -264,7 +261,7 @@ class Reachability:
             term=self._term,
             number=self._number,
             peers=tuple(targets),
-            answer_within_s=self._answer_within_s,
+            answer_within_s=self._settings.lease_s,
         )
         self._asked[peer.node.incarnation] = order
         self._out.send_to(peer.connection, order)

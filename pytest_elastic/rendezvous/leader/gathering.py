@@ -182,7 +182,7 @@ class Gathering(LeaderPart):
         if last is not None:
             missing = [name for name in last.names if name not in here]
             reason += f"; missing since round {last.number}: {', '.join(missing)}"
-        if gaps := self._reach.described(self._members.peers):
+        if gaps := self._reach.described():
             reason += f"; {gaps}"
         elif last is None and len(here) < wanted.min_nodes:
             reason += (

@@ -140,14 +140,7 @@ class Leader(LeaderParts):
             while changes:
                 self._on_change(changes.popleft(), now)
             if self._job_end.end is None:
-                for peer, report in self._reach.overdue(
-                    self._members.peers,
-                    self._deadlines,
-                    now,
-                    judges_from=self._members.judges_from,
-                ):
-                    self._on_peers_dialled(peer, report)
-                self._reach.watch(self._deadlines, self._members.peers, now)
+                self._reach.watch(now)
             self._settle(now)
             if self.phase is not LeaderPhase.OVER:
                 is_ending, others = self._job_end.end is not None, self._job_end.has_others(now)
@@ -288,7 +281,7 @@ class Leader(LeaderParts):
                 if self._job_end.end is not None and number == self._replication.newest.number:
                     self._job_end.take_acceptance(peer)
             case m.PeersDialled(term=self.term):
-                self._on_peers_dialled(peer, message)
+                self._reach.take(peer, message)
             case ports.StoreOpened() | ports.StoreFailed():
                 self._rounds.take_store(peer, message, now)
             case ports.GroupSucceeded(round=round_):
@@ -331,13 +324,6 @@ class Leader(LeaderParts):
             return False  # what is promised in another run says nothing about terms of this one
         is_over = self.phase is LeaderPhase.OVER  # nothing is left to decide
         return self.settings.has_succession and request.term > self.term and not is_over
-
-    def _on_peers_dialled(self, peer: Peer, report: m.PeersDialled) -> None:
-        peers = self._members.peers
-        news = self._reach.take(peer, report, peers)
-        if news:
-            unreached = {peers[incarnation].node.name: how for incarnation, how in news.items()}
-            self._out.emit(events.PeersUnreached(member=peer.node.name, unreached=unreached))
 
     # --- leading no more ---------------------------------------------------------------------
 
@@ -405,7 +391,7 @@ class Leader(LeaderParts):
         """Tell a node that it is a spare, if it is one; and which nodes to ask if we are lost."""
         last = self._rounds.last
         assert last is not None, "a round runs"
-        gaps = self._reach.described(self._members.peers, peer.node.incarnation)
+        gaps = self._reach.described(peer.node.incarnation)
         if not last.is_full(self.settings.max_nodes) and not gaps:
             return
         number, base = self._replication.round, self._replication.base

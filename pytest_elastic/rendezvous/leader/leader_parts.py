@@ -29,7 +29,7 @@ class LeaderParts:
         shared = LeaderShared(settings=settings, own=node, term=term, replication=self._replication)
         self._out, self._deadlines = shared.out, shared.deadlines
         self._members = Members(shared)
-        self._reach = Reachability(shared.out, term=term, answer_within_s=settings.lease_s)
+        self._reach = Reachability(shared, self._members)
         self._gathering = Gathering(shared, self._members, self._reach)
         self._rounds = Rounds(shared, self._members, now)
         self._job_end = JobEnd(shared, self._members)

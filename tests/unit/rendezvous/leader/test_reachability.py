@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_elastic.rendezvous.consensus.records import Term
-from pytest_elastic.rendezvous.leader.peer import Peer
+from pytest_elastic.rendezvous.consensus.replication import Recovered, Replication
+from pytest_elastic.rendezvous.leader.members import Members
+from pytest_elastic.rendezvous.leader.peer import LeaderShared, Peer
 from pytest_elastic.rendezvous.leases import GrantedLease
-from pytest_elastic.rendezvous.machine import Deadlines, Outbox
 from pytest_elastic.rendezvous.messages import DialPeers, PeersDialled
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.reachability import (
@@ -21,7 +22,8 @@ from pytest_elastic.rendezvous.reachability import (
     mutually_reachable,
     neighbours,
 )
-from pytest_elastic.rendezvous.vocabulary import Outcome, ProbeAnswered, SendTo
+from pytest_elastic.rendezvous.vocabulary import Emit, Outcome, ProbeAnswered, SendTo
+from tests.unit.rendezvous.samples import FOUNDING, entries
 
 TERM = Term(1, "n0")
 SETTINGS = Settings(run_id="job", min_nodes=1, max_nodes=100, max_restarts=3)
@@ -115,10 +117,18 @@ class Bench:
     """What a leader knows, members that dial, and a network between them."""
 
     def __init__(self, count: int, reaches: Reaches) -> None:
-        self.outbox = Outbox()
-        self.reach = Reachability(self.outbox, term=TERM, answer_within_s=5.0)
+        own = entries("n0")[0]
+        recovered = Recovered(
+            term=TERM, base=FOUNDING, record=FOUNDING, started=None, contact_at=0.0
+        )
+        replication = Replication(SETTINGS, "n0", recovered, 0.0)
+        shared = LeaderShared(settings=SETTINGS, own=own, term=TERM, replication=replication)
+        self.outbox, self.deadlines = shared.out, shared.deadlines
+        self.members = Members(shared)
+        self.peers = self.members.peers
+        self.peers |= {f"n{index}": _peer(f"n{index}", index) for index in range(count)}
+        self.reach = Reachability(shared, self.members)
         self.reaches = reaches
-        self.peers = {f"n{index}": _peer(f"n{index}", index) for index in range(count)}
         self.diallers = {name: PeerDials() for name in self.peers}
         self.dials = 0
 
@@ -126,6 +136,8 @@ class Bench:
         """Let everybody dial and answer until nobody is asked; `silent` hears and says nothing."""
         while commands := self.outbox.take():
             for command in commands:
+                if isinstance(command, Emit):
+                    continue
                 assert isinstance(command, SendTo)
                 assert isinstance(command.message, DialPeers)
                 name = f"n{command.connection}"
@@ -142,7 +154,7 @@ class Bench:
             )
         report = report or dialler.answer()
         assert report is not None, "all have been dialled"
-        self.reach.take(self.peers[name], report, self.peers)
+        self.reach.take(self.peers[name], report)
 
 
 def _peer(name: str, connection: int) -> Peer:
@@ -220,12 +232,12 @@ def test_a_link_that_failed_is_known_until_its_own_end_has_tried_it_again() -> N
     bench.run()
     assert reach.unreached == {"n1": {"n2": "silent"}}
     assert reach.retries_at(10.0) == 15.0
-    reach.retry(bench.peers)
+    reach.retry()
     bench.run()
     assert reach.unreached == {"n1": {"n2": "silent"}}
     assert bench.dials == 6 + 1
     network["is_whole"] = True
-    reach.retry(bench.peers)
+    reach.retry()
     bench.run()
     assert not reach.unreached
     assert reach.retries_at(20.0) is None
@@ -237,11 +249,11 @@ def test_who_cannot_hear_the_question_is_asked_at_a_later_look() -> None:
     bench.reach.sweep([*bench.peers.values()])
     bench.run()
     connection, bench.peers["n1"].connection = bench.peers["n1"].connection, None
-    bench.reach.retry(bench.peers)
+    bench.reach.retry()
     bench.run()
     bench.peers["n1"].connection = connection
     before = bench.dials
-    bench.reach.retry(bench.peers)
+    bench.reach.retry()
     bench.run()
     assert bench.dials == before + 1
 
@@ -250,26 +262,22 @@ def test_who_was_asked_again_and_says_nothing_is_asked_once_more() -> None:
     """Two leases after the question; not before, as dials that fail take one."""
     network = {"is_whole": False}
     bench = Bench(3, lambda a, b: network["is_whole"] or (a, b) != ("n1", "n2"))
-    reach = bench.reach
-
-    def overdue(now: float) -> Sequence[tuple[Peer, PeersDialled]]:
-        return reach.overdue(bench.peers, Deadlines(), now, judges_from=0.0)
-
+    reach, overdue = bench.reach, bench.reach.overdue
     reach.sweep([*bench.peers.values()])
     bench.run()
     assert not overdue(0.0)
-    reach.retry(bench.peers)
+    reach.retry()
     bench.run(silent="n1")
     network["is_whole"] = True
     assert not overdue(5.0)
-    reach.retry(bench.peers)
+    reach.retry()
     bench.run()
     assert not overdue(14.9)
     ((silent, report),) = overdue(15.0)
     assert (silent.node.name, report.unreached) == ("n1", {"n2": "no answer"})
-    reach.take(silent, report, bench.peers)
+    reach.take(silent, report)
     assert reach.unreached == {"n1": {"n2": "no answer"}}
-    reach.retry(bench.peers)
+    reach.retry()
     bench.run()
     assert not reach.unreached
     assert not overdue(30.0)
@@ -277,16 +285,17 @@ def test_who_was_asked_again_and_says_nothing_is_asked_once_more() -> None:
 
 def test_who_was_late_itself_waits_for_the_answers_anew() -> None:
     """They may be there, and not read yet."""
-    deadlines = Deadlines()
     bench = Bench(2, cut("n0 n1"))
+    deadlines, members = bench.deadlines, bench.members
     bench.reach.sweep([*bench.peers.values()])
     bench.run(silent="n1")
-    assert not bench.reach.overdue(bench.peers, deadlines, 0.0, judges_from=0.0)
+    assert not bench.reach.overdue(0.0)
     assert deadlines.wake_at == 10.0
     deadlines.clear()
-    assert not bench.reach.overdue(bench.peers, deadlines, 60.0, judges_from=61.0)
+    members.judges_from = 61.0
+    assert not bench.reach.overdue(60.0)
     assert deadlines.wake_at == 61.0
-    ((silent, _),) = bench.reach.overdue(bench.peers, deadlines, 61.0, judges_from=61.0)
+    ((silent, _),) = bench.reach.overdue(61.0)
     assert silent is bench.peers["n1"]
 
 
@@ -300,9 +309,9 @@ def test_answers_about_members_that_are_gone_leave_nothing_behind() -> None:
     assert isinstance(order, SendTo)
     assert isinstance(order.message, DialPeers)
     report = PeersDialled(term=TERM, number=order.message.number, unreached={"n2": "silent"})
-    assert bench.reach.take(bench.peers["n0"], report, bench.peers) == {}
+    bench.reach.take(bench.peers["n0"], report)
     assert not bench.reach.unreached
-    bench.reach.retry(bench.peers)
+    bench.reach.retry()
     assert not bench.outbox.take()
 
 
@@ -313,6 +322,6 @@ def test_a_member_that_was_just_dropped_is_dialled_by_nobody() -> None:
     bench.run()
     assert set(bench.reach.unreached) == {"n1", "n2"}
     del bench.peers["n2"]
-    assert not bench.reach.described(bench.peers)
-    bench.reach.retry(bench.peers)
+    assert not bench.reach.described()
+    bench.reach.retry()
     assert not bench.outbox.take()
