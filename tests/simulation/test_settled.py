@@ -16,6 +16,7 @@ from elastic_simulation.random_faults.plan_run import run_plan
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.follower.follower import Follower
 from pytest_elastic.rendezvous.leader.leader import Leader
+from pytest_elastic.rendezvous.leader.members import Members
 from pytest_elastic.rendezvous.machine import ConnectionPhase
 from tests.simulation.planting import after
 
@@ -66,11 +67,11 @@ def test_a_step_leaves_nothing_to_be_done_before_the_next_deadline(
 def test_a_deadline_without_a_wake_up_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """So it was after members had been judged: the next one was judged when another had a beat."""
 
-    def forget(machine: Leader, *_: object) -> None:
-        machine._deadlines.clear()
+    def forget(members: Members, *_: object) -> None:
+        members._deadlines.clear()
 
-    judge = after(Leader._judge_silence, forget)
-    monkeypatch.setattr(Leader, "_judge_silence", judge)
+    judge = after(Members.judge_silence, forget)
+    monkeypatch.setattr(Members, "judge_silence", judge)
     monkeypatch.setattr(Leader, "step", _step_twice)
     with pytest.raises(AssertionError, match=r"nothing was to be done|it would be woken"):
         _run("coordinator")

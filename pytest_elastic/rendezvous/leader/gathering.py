@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from pytest_elastic.events.model import FirstRoundDelayed
 from pytest_elastic.rendezvous.consensus.records import Mark
+from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.leader.members import Members
 from pytest_elastic.rendezvous.leader.peer import LeaderPart, LeaderShared, Peer
 from pytest_elastic.rendezvous.leader.round import Round
@@ -215,11 +216,10 @@ class _Elder:
 class FirstRound(LeaderPart):
     """Asked when enough nodes are ready for the first round of a leader that has found nothing."""
 
-    def __init__(
-        self, shared: LeaderShared, *, began_at: float, is_new: bool, mark: Mark | None
-    ) -> None:
+    def __init__(self, shared: LeaderShared, recovered: Recovered) -> None:
         super().__init__(shared)
-        settings = self._settings
+        settings, began_at, mark = self._settings, recovered.began_at, recovered.mark
+        is_new = recovered.record.number == 0
         self._is_guarded = is_new and settings.has_succession and not settings.endpoints
         self._job = mark.job if mark is not None and self._is_guarded else None
         self._elders: dict[str, _Elder] = {}

@@ -12,9 +12,6 @@ and a timer is nothing but a look at the clock.
     ENDING      the end is proposed; waits until all nodes have it (R10)             job_end.py
     OVER        it is decided; answers late comers as long as its agent stays        job_end.py
     DEPOSED     leads no more: its lease is over, or it has left
-
-A leader that was elected in a job that runs begins in the middle: with the record that it found,
-which it proposes again, and with members none of which has come yet.
 """
 
 from __future__ import annotations
@@ -26,42 +23,83 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import End
-from pytest_elastic.rendezvous.consensus.replication import Recovered
-from pytest_elastic.rendezvous.leader.gathering import Enough, TooFew
-from pytest_elastic.rendezvous.leader.leader_parts import LeaderParts
+from pytest_elastic.rendezvous.consensus.replication import Recovered, Replication
+from pytest_elastic.rendezvous.leader.gathering import Enough, FirstRound, Gathering, TooFew
+from pytest_elastic.rendezvous.leader.job_end import JobEnd
+from pytest_elastic.rendezvous.leader.leavers import Leavers
+from pytest_elastic.rendezvous.leader.members import Members
 from pytest_elastic.rendezvous.leader.peer import (
     Change,
     Here,
+    LeaderShared,
     Peer,
     Standing,
     Suspected,
     Went,
 )
+from pytest_elastic.rendezvous.leader.rounds import Rounds
 from pytest_elastic.rendezvous.machine import LEADER_ALLOWED, LeaderPhase
 from pytest_elastic.rendezvous.model import Node, Settings
-from pytest_elastic.rendezvous.vocabulary import (
-    LeaderCommand,
-    LeaderHeard,
-    LeaderInput,
-    RecordWritten,
-)
+from pytest_elastic.rendezvous.reachability import Reachability
 
 __all__ = ["Leader"]
 
 
-class Leader(LeaderParts):
+class Leader:
     """Leads one job under one term; `node` is where it runs, `recovered` what it goes on with."""
 
     def __init__(self, *, settings: Settings, node: Node, recovered: Recovered, now: float) -> None:
-        super().__init__(settings, node, recovered, now)
         self.settings = settings
         self.node = node
-        self.term = recovered.term
-        self.ready = self._members.ready  # nodes that could be in the next round, by incarnation
+        self.term = term = recovered.term
         self._started_at = now
+        self._replication = Replication(settings, node.incarnation, recovered, now)
+        shared = LeaderShared(settings=settings, own=node, term=term, replication=self._replication)
+        self._out, self._deadlines = shared.out, shared.deadlines
+        self._members = Members(shared)
+        self._reach = Reachability(shared, self._members)
+        self._gathering = Gathering(shared, self._members, self._reach)
+        self._rounds = Rounds(shared, self._members, now)
+        self._job_end = JobEnd(shared, self._members)
+        self._first_round = FirstRound(shared, recovered)
+        self._leavers = Leavers(shared, self._members, self._rounds)
+        self.ready = self._members.ready  # nodes that could be in the next round, by incarnation
+        is_new = recovered.record.number == 0
+        self.phase = LeaderPhase.GATHERING if is_new else self._recover(recovered, now)
         self._deadlines.wake_at = now  # for its first look, whatever comes before
 
-    def step(self, input: LeaderInput, now: float) -> tuple[LeaderCommand, ...]:
+    def _recover(self, recovered: Recovered, now: float) -> LeaderPhase:
+        """Begin in the middle: with a record that is proposed again, and members yet to come."""
+        record, settings = self._replication.newest, self.settings
+        leases_end = recovered.contact_at + settings.lease_s
+        is_started = recovered.started is not None
+        self._rounds.use(
+            restarts_used=max(recovered.restarts_used, record.restart_count),
+            idle_rounds=record.idle_rounds + (not is_started),
+        )
+        left = set(record.configuration.voters) if settings.has_succession else None
+        entries = record.roster if record.round > 0 else ()  # before it, hosts by their place
+        roster = self._members.inherit(
+            [entry for entry in entries if left is None or entry.incarnation in left],
+            record.round,
+            until=leases_end,
+            lost=recovered.record.configuration.tie_breaker,
+            now=now,
+        )
+        self._rounds.inherit(record, roster, recovered, now)
+        self._job_end.expect_strangers(now)
+        if record.spares:
+            self._gathering.wait_for_spares(now + settings.beat_interval_s)
+        if record.end is not None:
+            self._job_end.go_on(record.end, now)
+            return LeaderPhase.ENDING
+        if is_started:
+            return LeaderPhase.RUNNING
+        # Whether its workers run is not known, nor those of the round before.
+        self._rounds.close_gate(leases_end + settings.drift_s)
+        return LeaderPhase.STOPPING
+
+    def step(self, input: v.LeaderInput, now: float) -> tuple[v.LeaderCommand, ...]:
         """Take one input in; return what is to be done, in order."""
         if self._is_deposed:
             return ()
@@ -82,7 +120,7 @@ class Leader(LeaderParts):
             case v.ProbeAnswered():
                 self._members.take_answer(input, now)
                 self._first_round.take_answer(input)
-            case LeaderHeard(leader=leader):
+            case v.LeaderHeard(leader=leader):
                 # With something decided, only its lease, or a voter of it, can say that it is over.
                 if self.address.is_founding and leader.goes_before(self.address):
                     reason = f"{leader.name} leads, under term {leader.term.counter}"
@@ -92,7 +130,7 @@ class Leader(LeaderParts):
                     self._resign(f"{self.node.name} {reason}", has_left=True)
             case v.LeaseExtended(until=until):
                 self._replication.extend(until)
-            case RecordWritten(number=number):
+            case v.RecordWritten(number=number):
                 self._replication.take_written(number)
             case v.TimePassed():
                 pass
@@ -134,7 +172,8 @@ class Leader(LeaderParts):
             if leads_until != float("inf") and self._deadlines.is_due(leads_until, now):
                 self._resign(self._replication.why_over)
                 return
-            self._judge_silence(now)
+            if self._job_end.end is None:
+                self._members.judge_silence(now)
             changes = self._members.changes
             has_news = bool(changes)
             while changes:
@@ -152,14 +191,6 @@ class Leader(LeaderParts):
             is_same = self.phase is before and self._replication.base.number == number
             if is_same and not has_news and not changes:
                 return
-
-    def _judge_silence(self, now: float) -> None:
-        if self._job_end.end is not None:
-            return
-        judgement = self._members.next_judgement()
-        while judgement is not None and self._deadlines.is_due(judgement, now):
-            self._members.drop_silent(now)
-            judgement = self._members.next_judgement()  # to be woken for it, too
 
     def _settle(self, now: float) -> None:
         """Take what was found, or proposed for a leaver, for decided once quorums have it."""
@@ -378,14 +409,10 @@ class Leader(LeaderParts):
             self._out.send_to(peer.connection, replication.message())
         if self.phase is LeaderPhase.STOPPING and has_round:
             self._out.send_to(peer.connection, self._rounds.stop_order())
-        elif self.phase is LeaderPhase.RUNNING and has_round and self._has_started(peer):
+        elif self.phase is LeaderPhase.RUNNING and has_round:
             self._out.send_to(peer.connection, self._rounds.decided())
-        elif self.phase is LeaderPhase.RUNNING and peer.standing is Standing.WAITING:
+        elif self.phase is LeaderPhase.RUNNING:
             self._tell_spare(peer)
-
-    def _has_started(self, peer: Peer) -> bool:
-        last = self._rounds.last
-        return last is not None and peer.node.incarnation in last.incarnations
 
     def _tell_spare(self, peer: Peer) -> None:
         """Tell a node that it is a spare, if it is one; and which nodes to ask if we are lost."""

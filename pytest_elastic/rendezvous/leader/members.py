@@ -277,14 +277,15 @@ class Members(LeaderPart):
         if now >= self.judges_from + self._settings.lease_s:
             self.judges_from = now + self._settings.beat_interval_s
 
-    def next_judgement(self) -> float | None:
-        """Return when `drop_silent` is to be called next."""
-        # All but this node itself, which may not have come yet when others were inherited (R11).
-        others = len(self.peers) - (self._own.incarnation in self.peers)
-        return max(self._next_expiry, self.judges_from) if others else None
-
-    def drop_silent(self, now: float) -> None:
+    def judge_silence(self, now: float) -> None:
         """Give up the members whose lease has run out."""
+        # All but this node itself, which may not have come yet when others were inherited (R11).
+        while len(self.peers) > (self._own.incarnation in self.peers):
+            if not self._deadlines.is_due(max(self._next_expiry, self.judges_from), now):
+                return
+            self._drop_silent(now)
+
+    def _drop_silent(self, now: float) -> None:
         is_any_lost = False
         for peer in list(self.peers.values()):
             if peer.lease.granted_until > now or self._is_own(peer):
