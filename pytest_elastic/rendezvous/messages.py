@@ -221,6 +221,18 @@ class LeaderAddress(Value):
     port: Integer
     is_founding: bool = False
 
+    @classmethod
+    def of(cls, node: Node, term: Term, *, is_founding: bool = False) -> LeaderAddress:
+        """Return where the leader of a term is that runs on a node."""
+        return cls(
+            term=term,
+            name=node.name,
+            incarnation=node.incarnation,
+            address=node.address,
+            port=node.port,
+            is_founding=is_founding,
+        )
+
     def goes_before(self, other: LeaderAddress) -> bool:
         """Tell whether this one leads, where both are heard of: a job that runs is no new one."""
         if self.is_founding is not other.is_founding:

@@ -11,7 +11,12 @@ from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import Term
-from pytest_elastic.rendezvous.messages import LeaderAddress, VoteAnswer, VoteRequest
+from pytest_elastic.rendezvous.messages import (
+    LeaderAddress,
+    StatusAnswer,
+    StatusRequest,
+    VoteRequest,
+)
 
 
 def _world(*names: str, nodes: str = "2:3") -> World:
@@ -99,20 +104,26 @@ def _started(world: World) -> list[events.CoordinatorStarted]:
     return [each for each in every if isinstance(each, events.CoordinatorStarted)]
 
 
-def test_r15_an_agent_of_another_run_is_told_nothing_of_this_job() -> None:
+@pytest.mark.parametrize(
+    "question",
+    [
+        VoteRequest(run_id="another", term=Term(9, "n9/9"), is_pre_vote=False),
+        StatusRequest(run_id="another"),
+    ],
+    ids=["vote", "status"],
+)
+def test_r15_an_agent_of_another_run_is_told_nothing_of_this_job(
+    question: VoteRequest | StatusRequest,
+) -> None:
     """It asks any agent at an address, and would go by the record and the end that it hears."""
     world = _world("n1", "n2", "n3")
     world.run_until(lambda: world.all_run("n1", "n2", "n3"), within_s=5.0)
-    request = VoteRequest(run_id="another", term=Term(9, "n9/9"), is_pre_vote=True)
     process = world.processes["n2"]
-    given = v.Asked(connection=7, question=request)
+    given = v.Asked(connection=7, question=question)
     (answered,) = process.follower.step(given, process.now())
     assert isinstance(answered, v.SendTo)
-    answer = answered.message
-    assert isinstance(answer, VoteAnswer)
-    assert not answer.is_granted
-    assert (answer.record, answer.base, answer.leader) == (None, None, None)
-    assert (answer.term.counter, answer.number) == (0, 0)
+    assert answered.message == StatusAnswer(incarnation=process.node.incarnation)
+    assert process.follower.voter.term.counter == 1, "it has promised nothing"
 
 
 @pytest.mark.parametrize("is_put_back", [True, False], ids=["put back", "lost"])

@@ -235,7 +235,7 @@ _BASE = Record(
 
 def test_r11_of_two_terms_with_one_counter_one_is_higher() -> None:
     """A voter that has promised it accepts nothing under the other one: one leader a term."""
-    voter = Voter(settings("3:3", quorum="majority"), "n3/3")
+    voter = Voter("n3/3")
     assert voter.accept(_BASE, _BASE)
     voter.vote(Term(2, "n2/2"), 10.0)
     assert not voter.may_follow(Term(2, "n1/1"))

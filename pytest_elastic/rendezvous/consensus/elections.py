@@ -16,7 +16,6 @@ from pytest_elastic.rendezvous.follower.connection import Connection
 from pytest_elastic.rendezvous.follower.worker_group import WorkerGroup
 from pytest_elastic.rendezvous.leases import announced_within_s
 from pytest_elastic.rendezvous.machine import ConnectionPhase, Part, Shared
-from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.rendezvous.vocabulary import Bootstrap, Lead
 
 __all__ = ["Elections"]
@@ -47,7 +46,7 @@ class Elections(Part):
         self._alone_since: float | None = None  # since it gave way without following another
         self._is_quorum_missed = False
 
-    def bootstrap(self, bootstrap: Bootstrap, node: Node, now: float) -> None:
+    def bootstrap(self, bootstrap: Bootstrap, now: float) -> None:
         """Stand for election among the hosts of the endpoints; alone, this node wins at once."""
         is_new, self._bootstrap = self._bootstrap is None, bootstrap
         if is_new:
@@ -58,7 +57,7 @@ class Elections(Part):
         if not bootstrap.seat:
             self._candidate.stand(now, "", at_once=True)
             self._out.add(*self._candidate.advance(now))
-            self._lead_if_elected(node, now)
+            self._lead_if_elected(now)
 
     def _may_found_from(self, now: float) -> None:
         assert self._bootstrap is not None, "this node is a host"
@@ -87,10 +86,10 @@ class Elections(Part):
         self._alone_since = None
         self._is_quorum_missed = self.has_leader_left = False
 
-    def watch(self, node: Node, now: float, *, may_stand: bool) -> m.LeaderAddress | None:
+    def watch(self, now: float, *, may_stand: bool) -> m.LeaderAddress | None:
         """Go on with an election, if the leader is lost; return the leader if a voter named it."""
         candidate, connection = self._candidate, self._connection
-        if self._lead_if_elected(node, now):
+        if self._lead_if_elected(now):
             return None
         is_away = connection.phase in _AWAY and not connection.is_provisional
         if is_away or not self._is_lost(now):
@@ -106,7 +105,7 @@ class Elections(Part):
             lost = connection.leader.incarnation if connection.leader is not None else ""
             candidate.stand(now, lost)
         self._out.add(*candidate.advance(now))
-        if not self._lead_if_elected(node, now):
+        if not self._lead_if_elected(now):
             self._tell_quorum_missed(now)
             if candidate.wake_at is not None:
                 self._deadlines.is_due(candidate.wake_at, now)
@@ -122,7 +121,7 @@ class Elections(Part):
             return self._bootstrap is not None  # it has never followed a leader
         return self._connection.has_lost_leader(now) or self._deadlines.is_due(held_until, now)
 
-    def _lead_if_elected(self, node: Node, now: float) -> bool:
+    def _lead_if_elected(self, now: float) -> bool:
         """Lead if an election was won, and follow this leader as all other nodes do."""
         elected, self._candidate.elected = self._candidate.elected, None
         if elected is None:
@@ -135,16 +134,11 @@ class Elections(Part):
             mark=self._bootstrap.mark if self._bootstrap is not None else None,
         )
         self._out.add(Lead(recovered=recovered))
-        here = m.LeaderAddress(
-            term=elected.term,
-            name=node.name,
-            incarnation=node.incarnation,
-            address=node.address,
-            port=node.port,
-            is_founding=elected.record.number == 0,
-        )
+        node, is_founding = self._connection.node, elected.record.number == 0
         self._group.hold("this node leads now")
-        self._connection.turn_to(here, now)
+        self._connection.turn_to(
+            m.LeaderAddress.of(node, elected.term, is_founding=is_founding), now
+        )
         return True
 
     def _tell_quorum_missed(self, now: float) -> None:
@@ -160,10 +154,12 @@ class Elections(Part):
     def answer(self, number: int, question: m.VoteRequest | m.StatusRequest, now: float) -> None:
         """Answer a request for a vote, or for what this node knows."""
         leader, patience_s = self._connection.standing(now)
+        if question.run_id != self._settings.run_id:
+            # It is told nothing of this job: it could take that for its own.
+            self._out.send_to(number, m.StatusAnswer(incarnation=self._voter.incarnation))
+            return
         if isinstance(question, m.StatusRequest):
-            is_ours = question.run_id == self._settings.run_id
-            own = m.StatusAnswer(incarnation=self._voter.incarnation)
-            self._out.send_to(number, self._status(leader) if is_ours else own)
+            self._out.send_to(number, self._status(leader))
             return
         beat_s = self._settings.beat_interval_s
         # One candidate may ask twice: as the host of an endpoint, and as a node of a round.

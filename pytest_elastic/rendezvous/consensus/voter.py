@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.consensus.records import NO_TERM, Record, Term
-from pytest_elastic.rendezvous.model import Settings
 
 __all__ = ["Voter"]
 
@@ -17,7 +16,7 @@ __all__ = ["Voter"]
 class Voter:
     """The votes and acceptances of one incarnation."""
 
-    def __init__(self, settings: Settings, incarnation: str) -> None:
+    def __init__(self, incarnation: str) -> None:
         self.incarnation = incarnation
         self.term = NO_TERM
         """The highest that it has promised to obey (currentTerm)."""
@@ -33,7 +32,6 @@ class Voter:
         """How many restarts the newest round had used that it saw started."""
         self.contact_at: float | None = None
         """When a leader was last heard: it may count on an answer to what it said by then."""
-        self._settings = settings
         self.seat = ""
         """Which of several endpoints' hosts this is, as a voter of the founding record."""
         self.up_since = 0.0
@@ -138,8 +136,6 @@ class Voter:
 
         `patience_s`: for how long another leader may still hold a lease, 0 if none can.
         """
-        if request.run_id != self._settings.run_id:
-            return self._answer_to_another_run()
         reason = self._refusal(request, leader, patience_s)
         contact_at = self.contact_but_with(request.term.node)
         if not reason and not request.is_pre_vote:
@@ -158,23 +154,6 @@ class Voter:
             patience_s=patience_s,
             leader=leader,
             up_s=now - self.up_since if self.seat else 0.0,
-        )
-
-    def _answer_to_another_run(self) -> m.VoteAnswer:
-        """Refuse, and tell nothing of this job: the asker could take it for its own."""
-        return m.VoteAnswer(
-            term=NO_TERM,
-            voter=self.incarnation,
-            is_granted=False,
-            reason=f"this is run {self._settings.run_id!r}",
-            record=None,
-            base=None,
-            started=None,
-            number=0,
-            restarts_used=0,
-            contact_age_s=None,
-            patience_s=0.0,
-            leader=None,
         )
 
     def _refusal(

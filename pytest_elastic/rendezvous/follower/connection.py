@@ -36,8 +36,10 @@ _FIND_S = 5.0
 class Connection(Part):
     """One follower's connection to its leader; `phase` is what goes on now."""
 
-    def __init__(self, shared: Shared, voter: Voter) -> None:
+    def __init__(self, shared: Shared, voter: Voter, node: Node) -> None:
         super().__init__(shared)
+        self.node = node
+        """This node, where it is and as the leader has named it."""
         self.phase = ConnectionPhase.UNSTARTED
         self.leader: m.LeaderAddress | None = None
         """The leader that this node follows, or tries to."""
@@ -211,9 +213,7 @@ class Connection(Part):
         self._rest_until = now
         return True
 
-    def request_join(
-        self, node: Node, now: float, *, resumes_round: int, number: int, restarts_used: int
-    ) -> None:
+    def request_join(self, now: float, *, resumes_round: int) -> None:
         """Say the first words: they are beat 0 of a lease."""
         self.become(ConnectionPhase.JOINING)
         self._tried_at = now
@@ -222,12 +222,12 @@ class Connection(Part):
         self._out.send(
             m.JoinRequest(
                 run_id=self._settings.run_id,
-                node=node,
+                node=self.node,
                 settings=settings_as_values(self._settings),
                 resumes_round=resumes_round,
                 term=self._voter.term,
-                number=number,
-                restarts_used=restarts_used,
+                number=self._voter.number,
+                restarts_used=self._voter.restarts_used,
                 meant_for=self.leader.incarnation if self.leader is not None else "",
             )
         )
@@ -254,6 +254,7 @@ class Connection(Part):
         )
         if not (accepted.is_founding or self.leads):
             self.followed = self.leader
+        self.node = self.node.named(accepted.name)
         self.become(ConnectionPhase.JOINED)
         self._voter.follow(accepted.term)
         self._voter.contact_at = now

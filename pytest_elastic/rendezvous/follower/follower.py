@@ -40,13 +40,12 @@ class Follower:
     """Decides for one agent; see `vocabulary` for how it is driven."""
 
     def __init__(self, *, node: Node, settings: Settings) -> None:
-        self.node = node
         self.settings = settings
         shared = Shared(settings=settings)
         self._out, self._deadlines = shared.out, shared.deadlines
-        self.voter = Voter(settings, node.incarnation)
+        self.voter = Voter(node.incarnation)
         self.candidate = Candidate(settings, self.voter)
-        self._connection = Connection(shared, self.voter)
+        self._connection = Connection(shared, self.voter, node)
         self._group = WorkerGroup(shared, node.incarnation, self._connection)
         self._elections = Elections(
             shared, self.voter, self.candidate, self._connection, self._group
@@ -56,6 +55,11 @@ class Follower:
         self._departure = Departure(
             shared, self.voter, self._connection, self._group, self._elections
         )
+
+    @property
+    def node(self) -> Node:
+        """This node, where it is and as the leader has named it."""
+        return self._connection.node
 
     @property
     def connection(self) -> ConnectionPhase:
@@ -133,9 +137,9 @@ class Follower:
                 self._departure.seek_from(now)
                 connection.seek((), now)
             case v.Bootstrap():
-                self._elections.bootstrap(input, self.node, now)
+                self._elections.bootstrap(input, now)
             case v.Moved(address=address, port=port):
-                self.node = replace(self.node, address=address, port=port)
+                connection.node = replace(connection.node, address=address, port=port)
             case v.LeaderFound(leader=leader):
                 connection.take_found(leader, now)
             case v.LeaderNotFound(reason=reason):
@@ -225,13 +229,7 @@ class Follower:
 
     def _on_connected(self, now: float) -> None:
         if self.connection is ConnectionPhase.DIALING:
-            self._connection.request_join(
-                self.node,
-                now,
-                resumes_round=self._group.round,
-                number=self.voter.number,
-                restarts_used=self.voter.restarts_used,
-            )
+            self._connection.request_join(now, resumes_round=self._group.round)
 
     def _on_dial_failed(self, failed: v.DialFailed, now: float) -> None:
         if self.connection is not ConnectionPhase.DIALING:
@@ -277,7 +275,6 @@ class Follower:
     def _on_accepted(self, accepted: m.JoinAccepted, now: float) -> None:
         if not self._connection.take_accepted(accepted, now):
             return
-        self.node = self.node.named(accepted.name)
         self._elections.end()
         self._departure.be_patient(now, for_s=0.0)
         self.voter.hear_of(accepted.number)
@@ -444,6 +441,6 @@ class Follower:
     def _watch_election(self, now: float) -> None:
         """Succeed a lost leader, or find its successor."""
         is_idle = self._departure.leaving is not None and self._group.is_idle
-        leader = self._elections.watch(self.node, now, may_stand=not is_idle)
+        leader = self._elections.watch(now, may_stand=not is_idle)
         if leader is not None:
             self._on_leader_heard(leader, now)

@@ -143,15 +143,8 @@ class Leader:
     @property
     def address(self) -> m.LeaderAddress:
         """Where others find this leader."""
-        node = self.node
-        return m.LeaderAddress(
-            term=self.term,
-            name=node.name,
-            incarnation=node.incarnation,
-            address=node.address,
-            port=node.port,
-            is_founding=self._replication.base.number == 0 and self._rounds.last is None,
-        )
+        is_founding = self._replication.base.number == 0 and self._rounds.last is None
+        return m.LeaderAddress.of(self.node, self.term, is_founding=is_founding)
 
     def wake_at(self) -> float | None:
         """Return when `TimePassed` is wanted, or None."""

@@ -90,10 +90,11 @@ class KeyHolder:
         self._is_finding = True
         asked_at = self._loop.now()
         # Its term is at least this, should the data be lost, and revisions begin at 1 again.
-        text = self._as_text(self._address(self._highest + 1))
+        node = self._side.node
+        own = m.LeaderAddress.of(node, Term(self._highest + 1, node.incarnation))
         self._loop.ask(
             "campaign",
-            {"value": text, "ttl_s": self._ttl_s, "seen": self._seen},
+            {"value": self._as_text(own), "ttl_s": self._ttl_s, "seen": self._seen},
             timeout_s=within_s,
             on_done=lambda found, error: self._on_found(found, error, asked_at),
         )
@@ -103,16 +104,6 @@ class KeyHolder:
 
     def _read(self, cls: type[T], text: str) -> T | None:
         return read_text(cls, text, self._settings.run_id, self._credentials)
-
-    def _address(self, counter: int) -> m.LeaderAddress:
-        node = self._side.node
-        return m.LeaderAddress(
-            term=Term(counter, node.incarnation),
-            name=node.name,
-            incarnation=node.incarnation,
-            address=node.address,
-            port=node.port,
-        )
 
     def _on_found(self, found: Any, error: str, asked_at: float) -> None:  # noqa: ANN401 (JSON)
         self._is_finding = False

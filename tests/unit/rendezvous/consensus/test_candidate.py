@@ -56,7 +56,7 @@ class Bench:
     """The candidate of n2 in round 1 of n1, n2 and n3, and whom it has asked."""
 
     def __init__(self, *names: str) -> None:
-        self.voter = Voter(SETTINGS, "n2")
+        self.voter = Voter("n2")
         self.first = record_of(1, *(names or ("n1", "n2", "n3")))
         self.voter.follow(self.first.term)
         self.voter.accept(self.first, FOUNDING)
@@ -333,7 +333,7 @@ class Hosts:
         seats = [seat_of(name) for name in names]
         self.settings = replace(SETTINGS, endpoints=",".join(names))
         hosts = [Node(name=seat, incarnation=seat, address="x", slots=1, port=1) for seat in seats]
-        self.voter = Voter(self.settings, "i0")
+        self.voter = Voter("i0")
         self.voter.base = founding_record(hosts)
         self.voter.seat, self.voter.up_since = seats[0], 100.0 - up_s
         self.candidate = Candidate(self.settings, self.voter)
