@@ -69,7 +69,6 @@ class Replication:
         """The newest record that is decided."""
         self.pending = recovered.record.under(recovered.term) if is_adopted else None
         """What is proposed on it, if anything is."""
-        self.is_adopted = is_adopted
         self.round = max(self.newest.round, recovered.number)
         """The highest round number that any node is known to have used."""
         self._number = max(base.number, self.newest.number)  # of the newest proposal
@@ -93,6 +92,11 @@ class Replication:
         """The record that the job goes by."""
         return self.pending or self.base
 
+    @property
+    def is_adopted(self) -> bool:
+        """Whether what is pending was found, and may be decided already."""
+        return self.pending is not None and self.pending.origin != self._term
+
     # --- proposing ---------------------------------------------------------------------------
 
     def configuration_of(self, voters: Sequence[str]) -> Configuration:
@@ -109,7 +113,6 @@ class Replication:
         self.pending = record = replace(
             self.base, term=self._term, origin=self._term, number=self._number, **changed
         )
-        self.is_adopted = False
         self._proposed_at = now
         self._accepted.clear()
         self._since = self._looked_at = float("-inf")
@@ -170,7 +173,6 @@ class Replication:
         assert self.has_quorums, "a record is decided by quorums"
         assert self.pending is not None, "there is a record to decide"
         self.base, self.pending = self.pending, None
-        self.is_adopted = False
         self._since = self._looked_at = float("-inf")
         return self.base
 

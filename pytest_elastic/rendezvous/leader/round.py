@@ -82,7 +82,6 @@ class Round:
     stop_cause: Cause | None = None
     stopped_at: float = 0.0
     lost_or_gained: str | None = None
-    is_inherited: bool = False
     unexplained: str | None = None
 
     def __post_init__(self) -> None:

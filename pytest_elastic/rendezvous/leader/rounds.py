@@ -84,7 +84,6 @@ class Rounds(LeaderPart):
             holding=set(present),
             absent={entry.incarnation for entry in record.roster} - present,
             store=None if started is None else (started.store_address, started.store_port),
-            is_inherited=True,
             stopped_at=now,
         )
         gone = [entry.name for entry in record.roster if entry.incarnation not in present]
@@ -285,7 +284,7 @@ class Rounds(LeaderPart):
         assert self.last is not None, "a round runs, or is stopped"
         reason = f"the workers of {peer.node.name} are gone"
         self.last.stop_because(reason, Cause.LOSS)
-        if self.last.is_inherited and is_running:
+        if is_running and self.last.record.origin != self._term:
             # The leader of before had stopped it; the reason is lost, unless a member reports it.
             self.last.unexplained = reason
 

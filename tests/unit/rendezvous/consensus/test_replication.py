@@ -19,7 +19,7 @@ def leads(*names: str, adopted: Record | None = None, quorum: str = "majority") 
         settings_with(quorum), "a", recovered_with(record_of(1, *names), adopted), 100.0
     )
     if adopted is None:  # what it found is decided, as always a moment later
-        replication.pending, replication.is_adopted = None, False
+        replication.pending = None
     return replication
 
 
