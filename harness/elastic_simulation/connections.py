@@ -51,7 +51,7 @@ class Connections:
             process.feed("follower", v.Connected())
             return
         failed = v.DialFailed(reason=f"{host.name}: {outcome.value}", outcome=outcome)
-        delay_s = dial.answer_within_s if outcome is v.Outcome.SILENT else 0.0
+        delay_s = world.config.lease_s if outcome is v.Outcome.SILENT else 0.0
         world.later(delay_s, self._fail, process, failed, number)
 
     def _fail(self, process: Process, failed: v.DialFailed, number: int) -> None:
@@ -64,7 +64,7 @@ class Connections:
         """Dial an agent, again and again while it is silent, and tell the machine `which`."""
         world = self._world
         delay_s = 2 * world.draw_latency_s()
-        until = world.time + delay_s + probe.answer_within_s
+        until = world.time + delay_s + world.config.lease_s
         world.later(delay_s, self._probed, process, probe, which, until, self._keeper_s)
 
     def _probed(
@@ -78,7 +78,7 @@ class Connections:
             world.later(patience_s, self._probed, process, probe, which, until, 0.0)
             return
         if outcome is v.Outcome.SILENT and world.time < until - 1e-9:
-            redial_s = min(probe.answer_within_s / _TRIES, until - world.time)
+            redial_s = min(world.config.lease_s / _TRIES, until - world.time)
             world.later(redial_s, self._probed, process, probe, which, until, patience_s)
             return
         voter = suspect.follower.voter if outcome is v.Outcome.ALIVE else None

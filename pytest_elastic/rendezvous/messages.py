@@ -126,7 +126,6 @@ class DialPeers(Message):
     term: Term
     number: Integer
     peers: tuple[Node, ...]
-    answer_within_s: Float
 
 
 class AppendRecord(Message):

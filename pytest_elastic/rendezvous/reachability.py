@@ -257,12 +257,7 @@ class Reachability(LeaderPart):
 
     def _ask(self, peer: Peer, targets: Sequence[Node]) -> None:
         self._number += 1
-        order = DialPeers(
-            term=self._term,
-            number=self._number,
-            peers=tuple(targets),
-            answer_within_s=self._settings.lease_s,
-        )
+        order = DialPeers(term=self._term, number=self._number, peers=tuple(targets))
         self._asked[peer.node.incarnation] = order
         self._out.send_to(peer.connection, order)
 
@@ -282,8 +277,7 @@ class PeerDials:
         self._order = order
         self._unreached.clear()
         self._waits_for = {entry.incarnation for entry in order.peers}
-        within_s = order.answer_within_s
-        return tuple(Probe(node=each, answer_within_s=within_s) for each in order.peers)
+        return tuple(Probe(node=each) for each in order.peers)
 
     def take(self, answer: ProbeAnswered) -> PeersDialled | None:
         """Take in how a dial ended; return the answer to the order, if that was the last one."""

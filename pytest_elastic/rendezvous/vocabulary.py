@@ -9,7 +9,8 @@ The rules for a driver, of whatever kind (over sockets, the simulator's, a test'
   doubts itself before it doubts the others.
 - A follower has at most one connection. After `Hangup` or a new `Dial`, nothing more is said about
   the earlier connection: neither its messages nor its end.
-- `Dial`, `FindLeader`, `Probe` and `AskVote` are always answered, within `answer_within_s`.
+- `Dial` and `Probe` are always answered, within a lease, and so are `FindLeader` and `AskVote`,
+  within `answer_within_s`.
 - Questions that come to the listening port are the follower's (`Asked`).
 - After `Lead` there is a leader in this process, and after `SteppedDown` there is none.
 - The follower in the leader's process is one like the others. Its connection is in memory, has a
@@ -114,11 +115,10 @@ class Emit(Value):
 class Probe(Value):
     """Dial an agent, a suspect's (R5) or a neighbour's (R13), and ask for its incarnation.
 
-    Answered by `ProbeAnswered` within `answer_within_s`, whatever happens.
+    Answered by `ProbeAnswered` within a lease, whatever happens.
     """
 
     node: Node
-    answer_within_s: float
 
 
 class ProbeAnswered(Value):
@@ -285,12 +285,11 @@ class FindLeader(Value):
 class Dial(Value):
     """Connect to the leader; gives up any earlier connection.
 
-    Answered by `Connected` or `DialFailed` within `answer_within_s`.
+    Answered by `Connected` or `DialFailed` within a lease.
     """
 
     address: str
     port: int
-    answer_within_s: float
 
 
 class Send(Value):

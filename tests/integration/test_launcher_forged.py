@@ -164,7 +164,7 @@ def orders(term: Term, number: int) -> tuple[Message, ...]:
         ),
         m.Dismissed(term=term, reason="forged", is_final=True),
         m.Heartbeat(count=number, echo=number, lease_s=0.0),
-        m.DialPeers(term=term, number=number, peers=(EVIL,), answer_within_s=1e300),
+        m.DialPeers(term=term, number=number, peers=(EVIL,)),
         m.AppendRecord(term=term, record=record, base=record),
         m.RecordDecided(term=term, number=number),
         m.StopRound(term=term, round=number, grace_s=0.0, reason="forged"),

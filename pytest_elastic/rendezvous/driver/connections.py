@@ -247,13 +247,17 @@ _News = v.Connected | v.DialFailed | v.ConnectionLost | v.MessageReceived
 
 
 class Uplink:
-    """The follower's one connection to the leader: over TCP, or in memory when it is here."""
+    """The follower's one connection to the leader: over TCP, or in memory when it is here.
+
+    A dial is given up after `patience_s`.
+    """
 
     def __init__(
         self,
         loop: Loop,
         *,
         credentials: Credentials | None,
+        patience_s: float,
         tell_follower: Callable[[_News], None],
         tell_leader: Callable[[v.PeerMessage | v.PeerLost], None],
         new_connection: Callable[[], int],
@@ -261,6 +265,7 @@ class Uplink:
     ) -> None:
         self._loop = loop
         self._credentials = credentials
+        self._patience_s = patience_s
         self._was_welcome = False
         self._tell_follower = tell_follower
         self._tell_leader = tell_leader
@@ -287,7 +292,7 @@ class Uplink:
             self._loop,
             command.address,
             command.port,
-            timeout_s=command.answer_within_s,
+            timeout_s=self._patience_s,
             on_connected=lambda sock: self._on_connected(generation, sock),
             on_failed=lambda error: self._on_dial_failed(generation, error),
         )

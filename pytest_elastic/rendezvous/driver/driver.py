@@ -72,6 +72,7 @@ class NodeRendezvous:
         self._uplink = Uplink(
             loop,
             credentials=credentials,
+            patience_s=settings.lease_s,
             tell_follower=self.tell_follower,
             tell_leader=self.tell_leader,
             new_connection=self._new_connection,
@@ -91,7 +92,7 @@ class NodeRendezvous:
         )
         self._questions = Questions(
             loop,
-            settings.run_id,
+            settings,
             decode=self._decode,
             credentials=credentials,
             tell_follower=self.tell_follower,
@@ -203,7 +204,7 @@ class NodeRendezvous:
             else:
                 otherwise()
 
-        self._questions.ask_whether_leads(leader, self._settings.lease_s, on_asked)
+        self._questions.ask_whether_leads(leader, on_asked)
 
     # --- the machines and their queue ------------------------------------------------------------
 

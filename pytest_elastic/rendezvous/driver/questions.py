@@ -18,7 +18,7 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.codec import BadMessage, encode, outcome_of
 from pytest_elastic.rendezvous.consensus.records import is_seat
-from pytest_elastic.rendezvous.model import Node
+from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.wire import Message
 
 __all__ = ["Questions"]
@@ -37,7 +37,7 @@ class Questions:
     def __init__(
         self,
         loop: Loop,
-        run_id: str,
+        settings: Settings,
         *,
         decode: Callable[[Mapping[str, Any]], Any],
         credentials: Credentials | None,
@@ -45,7 +45,7 @@ class Questions:
     ) -> None:
         self.loop = loop
         self.decode = decode
-        self._run_id = run_id
+        self._run_id, self._lease_s = settings.run_id, settings.lease_s
         self._credentials = credentials
         self._tell_follower = tell_follower
 
@@ -74,7 +74,7 @@ class Questions:
                 )
             )
 
-        self._ask_status(order.node, order.answer_within_s, tell)
+        self._ask_status(order.node, self._lease_s, tell)
 
     def ask_vote(self, order: v.AskVote) -> None:
         """Ask for a vote."""
@@ -100,9 +100,7 @@ class Questions:
         for peer in peers:
             self._ask_status(peer, within_s, tell)
 
-    def ask_whether_leads(
-        self, leader: m.LeaderAddress, within_s: float, tell: Callable[[bool], None]
-    ) -> None:
+    def ask_whether_leads(self, leader: m.LeaderAddress, tell: Callable[[bool], None]) -> None:
         """Dial an address, and tell whether the agent there says that it leads."""
 
         def on_answer(said: m.StatusAnswer | None, _: v.Outcome) -> None:
@@ -112,13 +110,12 @@ class Questions:
                 and (found.incarnation, found.term) == (leader.incarnation, leader.term)
             )
 
-        self._ask_status(leader, within_s, on_answer)
+        self._ask_status(leader, self._lease_s, on_answer)
 
     def announce(
         self,
         leader: m.LeaderAddress,
         to: Node | m.LeaderAddress,
-        within_s: float,
         on_said: Callable[[], None] = lambda: None,
     ) -> None:
         """Announce the leader to an agent; `on_said` is not called if it could not be told."""
@@ -135,7 +132,7 @@ class Questions:
             self.loop,
             to.address,
             to.port,
-            timeout_s=within_s,
+            timeout_s=self._lease_s,
             on_connected=on_connected,
             on_failed=lambda _: None,
         )

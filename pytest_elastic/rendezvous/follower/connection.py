@@ -140,13 +140,7 @@ class Connection(Part):
         assert self.leader is not None, "there is an address to dial"
         self.become(ConnectionPhase.DIALING)
         self._tried_at = self._dialled_at = now
-        self._out.add(
-            v.Dial(
-                address=self.leader.address,
-                port=self.leader.port,
-                answer_within_s=self._settings.lease_s,
-            )
-        )
+        self._out.add(v.Dial(address=self.leader.address, port=self.leader.port))
 
     def rest(self, problem: str, now: float) -> None:
         """Go on without a connection for a moment."""

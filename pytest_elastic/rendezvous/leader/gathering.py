@@ -283,7 +283,7 @@ class FirstRound(LeaderPart):
         for elder in self._left(here):
             if not elder.is_asked:
                 elder.is_asked = True
-                self._out.add(Probe(node=elder.entry, answer_within_s=self._settings.lease_s))
+                self._out.add(Probe(node=elder.entry))
 
     def take_answer(self, answer: ProbeAnswered) -> None:
         """Note what a dial has shown; a tombstone is the last word."""

@@ -321,7 +321,7 @@ class Members(LeaderPart):
 
     def _probe(self, peer: Peer) -> None:
         """Ask a suspect's agent what has become of it."""
-        self._out.add(Probe(node=peer.node, answer_within_s=self._settings.lease_s))
+        self._out.add(Probe(node=peer.node))
 
     def take_answer(self, answer: ProbeAnswered, now: float) -> None:
         """Take in what dialling a suspect's agent showed."""

@@ -87,8 +87,7 @@ class Announcer:
         elder = self._elder
         if elder is not None and self._loop.now() < self._elder_until:
             # It may believe that it leads, and no other node would tell it again.
-            lease_s = self._settings.lease_s
-            self._questions.announce(own, elder, lease_s, lambda: self._reach(elder))
+            self._questions.announce(own, elder, lambda: self._reach(elder))
         if self._timer is not None:  # it was to look at once, besides
             self._timer.cancel()
         interval_s = max(self._settings.beat_interval_s, _LEAST_INTERVAL_S)

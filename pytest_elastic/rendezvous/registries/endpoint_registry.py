@@ -116,7 +116,7 @@ class EndpointRegistry:
         leader = self._side.leader
         assert leader is not None, "a leader began here"
         for entry in known:
-            self._questions.announce(leader, entry, self._settings.lease_s)
+            self._questions.announce(leader, entry)
         if self._is_alone:
             return
         self._announcers = [

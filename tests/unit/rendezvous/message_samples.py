@@ -63,7 +63,7 @@ MESSAGES: Sequence[Message] = (
     STORE,
     VOTE,
     m.AppendRecord(term=TERM, record=RECORD, base=replace(RECORD, end=None)),
-    m.DialPeers(term=TERM, number=7, peers=(ENTRY,), answer_within_s=5.0),
+    m.DialPeers(term=TERM, number=7, peers=(ENTRY,)),
     m.Dismissed(term=TERM, reason="silent", is_final=False),
     m.Heartbeat(count=3, echo=2, lease_s=1.5),
     m.JoinAccepted(

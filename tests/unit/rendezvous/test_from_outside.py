@@ -79,9 +79,7 @@ def orders(draw: st.DrawFn) -> object:
                 m.Heartbeat(
                     count=number, echo=draw(NUMBERS), lease_s=draw(st.sampled_from([None, 0.0]))
                 ),
-                m.DialPeers(
-                    term=term, number=number, peers=entries(*draw(NODES)), answer_within_s=1.0
-                ),
+                m.DialPeers(term=term, number=number, peers=entries(*draw(NODES))),
                 m.AppendRecord(term=term, record=draw(records()), base=draw(records())),
                 draw(decided()),
                 m.StopRound(term=term, round=number, grace_s=0.0, reason="x"),

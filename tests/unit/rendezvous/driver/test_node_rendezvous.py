@@ -97,7 +97,7 @@ class Asking:
         entry = replace(node, incarnation=incarnation)
         self.asks.questions.ask_who_leads([entry], 5.0)
         shown: list[v.ProbeAnswered] = []
-        self.asks.questions.probe(v.Probe(node=entry, answer_within_s=5.0), shown.append)
+        self.asks.questions.probe(v.Probe(node=entry), shown.append)
         serve_until(self.loop, lambda: bool(shown))
 
 

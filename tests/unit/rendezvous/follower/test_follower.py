@@ -98,7 +98,7 @@ def test_a_decided_round_without_a_store_starts_nothing() -> None:
         m.Dismissed(term=TERM, reason="", is_final=True),
         m.LeaderResigned(term=TERM, reason=""),
         m.Standby(term=TERM, number=9, round=8, reason="", restarts_used=1, roster=()),
-        m.DialPeers(term=TERM, number=1, peers=ROUND.roster, answer_within_s=1.0),
+        m.DialPeers(term=TERM, number=1, peers=ROUND.roster),
         append_end(),
     ],
     ids=lambda order: type(order).__name__,
@@ -148,7 +148,7 @@ def test_with_contact_lost_it_holds_dials_again_and_resumes() -> None:
     hold, dial = bench.taken()
     assert isinstance(hold, v.Notify)
     assert isinstance(hold.notice, ports.HoldWorkers)
-    assert dial == v.Dial(address="n1", port=1, answer_within_s=5.0)
+    assert dial == v.Dial(address="n1", port=1)
     bench.give(v.Connected())
     (request,) = bench.said()
     assert isinstance(request, m.JoinRequest)
