@@ -43,13 +43,12 @@ from pytest_elastic.loop import Loop
 from pytest_elastic.own_proc import check_own_proc
 from pytest_elastic.printed import printable
 from pytest_elastic.rendezvous import ports, settings
-from pytest_elastic.rendezvous.codec import encode
 from pytest_elastic.rendezvous.driver.driver import NodeRendezvous
 from pytest_elastic.rendezvous.driver.own_place import OwnPlace
 from pytest_elastic.rendezvous.driver.questions import Questions
 from pytest_elastic.rendezvous.follower.departure import leave_timeout_s
 from pytest_elastic.rendezvous.leases import kill_s
-from pytest_elastic.rendezvous.messages import StatusAnswer
+from pytest_elastic.rendezvous.messages import StatusAnswer, encode
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.registries.endpoint_registry import EndpointRegistry
 from pytest_elastic.rendezvous.registries.mark_file import MarkFile

@@ -25,8 +25,8 @@ from elastic_simulation.marks import Marks
 from elastic_simulation.process import Direction, Pipe, PlayedAgent, Process
 from elastic_simulation.queries import WorldQueries
 from pytest_elastic.events.model import Event
-from pytest_elastic.rendezvous import codec, ports
 from pytest_elastic.rendezvous import messages as m
+from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import Term, founding_record
 from pytest_elastic.rendezvous.machine import LeaderPhase
@@ -346,7 +346,7 @@ class World(WorldQueries):
             self.sent.append((self.time, source.name, target.name, message))
         if not self._checks_wire:
             return message
-        return cast("M", codec.decode(json.loads(json.dumps(codec.encode(message)))))
+        return cast("M", m.decode(json.loads(json.dumps(m.encode(message)))))
 
     def draw_latency_s(self) -> float:
         """Return how long a message takes; those of one connection stay in order all the same."""

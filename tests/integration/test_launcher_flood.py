@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_elastic.rendezvous import messages as m
-from pytest_elastic.rendezvous.codec import encode
+from pytest_elastic.rendezvous.messages import encode
 from tests.integration import flood
 from tests.integration.called_launcher import LIMIT_S, STAYS, Running
 from tests.integration.test_launcher_hostile import frame

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.codec import encode
 from pytest_elastic.rendezvous.consensus.records import End, Record, Term, founding_record
+from pytest_elastic.rendezvous.messages import encode
 from pytest_elastic.rendezvous.model import Failure, Node
 from pytest_elastic.wire import Message
 from tests.integration.called_launcher import STAYS, Running

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.rendezvous import messages as m
-from pytest_elastic.rendezvous.codec import encode
 from pytest_elastic.rendezvous.consensus.records import End, Term, founding_record
+from pytest_elastic.rendezvous.messages import encode
 from pytest_elastic.rendezvous.model import Node
 from tests.integration.called_launcher import LIMIT_S, Running, run
 

@@ -13,10 +13,10 @@ import pytest
 from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.codec import decode, encode
 from pytest_elastic.rendezvous.consensus.records import NO_TERM
 from pytest_elastic.rendezvous.driver import connections
 from pytest_elastic.rendezvous.driver.connections import Reception
+from pytest_elastic.rendezvous.messages import decode, encode
 from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.wire import Message
 from tests.integration.test_launcher_hostile import frame
@@ -137,7 +137,7 @@ def test_a_round_is_written_once_for_all_its_members(
         written.append(message)
         return encode(message)
 
-    monkeypatch.setattr(connections, "encode", spied)
+    monkeypatch.setattr(m, "encode", spied)
     for order in orders:
         for connection in (1, 2, 3):
             port.reception.send(connection, order)

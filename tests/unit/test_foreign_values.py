@@ -20,7 +20,6 @@ from pytest_elastic.channel import read_object, write_object
 from pytest_elastic.events.model import NodeSpared, Record
 from pytest_elastic.events.sinks import Sink, make_sink
 from pytest_elastic.printed import printable
-from pytest_elastic.rendezvous import codec
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.consensus.records import NO_TERM, End, KnownJob
 from pytest_elastic.rendezvous.model import Node
@@ -38,8 +37,8 @@ JOB = KnownJob(record=RECORD, base=RECORD, number=3, restarts_used=1)
 def _message(text: str) -> object:
     fields = read_object(text.encode(errors="surrogatepass"))
     try:
-        return None if fields is None else codec.decode(fields)
-    except codec.BadMessage as error:
+        return None if fields is None else m.decode(fields)
+    except m.BadMessage as error:
         # It is said to the other node, printed, and stated in an event.
         return m.Dismissed(term=NO_TERM, reason=error.message, is_final=True)
 
@@ -84,10 +83,7 @@ def _text(cls: type[object]) -> Callable[[str], object]:
 
 
 DECODERS: Mapping[str, tuple[str, Callable[[str], object]]] = {
-    **{
-        kind_of(type(message)): (json.dumps(codec.encode(message)), _message)
-        for message in MESSAGES
-    },
+    **{kind_of(type(message)): (json.dumps(m.encode(message)), _message) for message in MESSAGES},
     "leader in a store": (as_text(LEADER, "r", None), _text(m.LeaderAddress)),
     "host in a store": (as_text(HOST, "r", None), _text(Node)),
     "written record": (
@@ -186,9 +182,9 @@ def _check(value: object, sinks: list[Sink]) -> None:
     fields = msgspec.to_builtins(value)
     assert read_object(write_object(fields)) == json.loads(json.dumps(fields))
     if isinstance(value, Message):
-        sent = read_object(write_object(codec.encode(value)))
+        sent = read_object(write_object(m.encode(value)))
         assert sent is not None
-        assert codec.decode(sent) == value
+        assert m.decode(sent) == value
     for leaf in _leaves(fields):
         if isinstance(leaf, str):
             leaf.encode()

@@ -20,7 +20,6 @@ from pytest_elastic.frames import Probation
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.codec import BadMessage, encode
 from pytest_elastic.rendezvous.consensus.records import NO_TERM
 from pytest_elastic.wire import Message
 
@@ -107,11 +106,11 @@ class Reception:
         if visitor is None:
             return
         if not isinstance(message, m.AppendRecord):
-            visitor.channel.send(encode(message))
+            visitor.channel.send(m.encode(message))
             return
         # As long as the job has nodes, and the same for all of them: it is written once.
         if message is not self._written[0]:
-            self._written = message, write_object(encode(message)).encode()
+            self._written = message, write_object(m.encode(message)).encode()
         visitor.channel.send_written(self._written[1])
 
     def disconnect(self, connection: int) -> None:
@@ -206,7 +205,7 @@ class Reception:
             return
         try:
             message = self._decode(fields)
-        except BadMessage as error:
+        except m.BadMessage as error:
             self._tell_of(visitor, str(error))
             visitor.channel.close()
             self._on_closed(connection, str(error))
@@ -302,7 +301,7 @@ class Uplink:
         if self._local is not None:
             self._tell_leader(v.PeerMessage(connection=self._local, message=message))
         elif self._channel is not None:
-            self._channel.send(encode(message))
+            self._channel.send(m.encode(message))
 
     def hang_up(self) -> None:
         """End the connection, or the dialling of it; nothing more is said about it."""
@@ -353,7 +352,7 @@ class Uplink:
             return
         try:
             message = self._decode(fields)
-        except BadMessage as error:
+        except m.BadMessage as error:
             self._on_closed(generation, str(error))
             return
         self._was_welcome |= isinstance(message, m.JoinAccepted)

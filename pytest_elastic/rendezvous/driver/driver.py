@@ -23,7 +23,6 @@ from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.codec import BadMessage, Known, decode, what_is_unbelievable
 from pytest_elastic.rendezvous.consensus.records import KnownJob
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.driver.connections import Reception, Uplink
@@ -348,16 +347,16 @@ class NodeRendezvous:
 
     def _decode(self, fields: Mapping[str, Any]) -> Any:  # noqa: ANN401 (any message)
         """Return a message; raises BadMessage for one that tells what cannot be (R15)."""
-        message = decode(fields)
-        problem = what_is_unbelievable(message, self._known)
+        message = m.decode(fields)
+        problem = m.what_is_unbelievable(message, self._known)
         if problem is not None:
-            raise BadMessage(problem)
+            raise m.BadMessage(problem)
         return message
 
     @property
-    def _known(self) -> Known:
+    def _known(self) -> m.Known:
         voter = self.follower.voter
-        return Known(
+        return m.Known(
             counter=voter.term.counter,
             round=voter.number,
             max_restarts=self._settings.max_restarts,

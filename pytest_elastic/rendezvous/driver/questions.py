@@ -16,12 +16,11 @@ from pytest_elastic.credentials import Credentials
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.codec import BadMessage, encode, outcome_of
 from pytest_elastic.rendezvous.consensus.records import is_seat
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.wire import Message
 
-__all__ = ["Questions"]
+__all__ = ["Questions", "outcome_of"]
 
 # Between two dials to a port that hung up on us without a word: long enough for what is dying there
 # to be dead, so that the next dial is refused.
@@ -124,7 +123,7 @@ class Questions:
 
         def on_connected(sock: socket.socket) -> None:
             channel = self.channel(sock, lambda _: None, lambda _: None)
-            channel.send(encode(m.LeaderAnnounced(run_id=self._run_id, leader=leader)))
+            channel.send(m.encode(m.LeaderAnnounced(run_id=self._run_id, leader=leader)))
             channel.close_when_flushed()
             on_said()
 
@@ -152,6 +151,17 @@ class Questions:
             on_message=on_message,
             on_closed=on_closed,
         )
+
+
+def outcome_of(message: object, incarnation: str) -> v.Outcome:
+    """Tell what an answer shows; incarnation "" asks any agent."""
+    match message:
+        case m.StatusAnswer(incarnation=own) if incarnation in {"", own}:
+            return v.Outcome.TOMBSTONE if message.is_tombstone else v.Outcome.ALIVE
+        case m.VoteAnswer(voter=own) if incarnation in {"", own}:
+            return v.Outcome.ALIVE
+        case _:
+            return v.Outcome.REFUSED
 
 
 class _Question:
@@ -192,7 +202,7 @@ class _Question:
             self._dials.remove(give_up)
             self._stop_dialling()
             self._channel = self._questions.channel(sock, self._on_message, self._on_closed)
-            self._channel.send(encode(self._question))
+            self._channel.send(m.encode(self._question))
 
         give_up = connect(
             self._loop,
@@ -219,7 +229,7 @@ class _Question:
     def _on_message(self, fields: JsonObject) -> None:
         try:
             message: object = self._questions.decode(fields)
-        except BadMessage:
+        except m.BadMessage:
             message = None
         asked = self._target.incarnation
         self._answer(outcome_of(message, "" if is_seat(asked) else asked), message)

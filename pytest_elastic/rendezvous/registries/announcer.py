@@ -15,11 +15,10 @@ from msgspec.structs import replace
 from pytest_elastic.config import Endpoint
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.loop import Loop, Timer
-from pytest_elastic.rendezvous.codec import is_believable
 from pytest_elastic.rendezvous.consensus.records import founding_record, seat_of
 from pytest_elastic.rendezvous.driver.questions import Questions
 from pytest_elastic.rendezvous.machine import ConnectionPhase
-from pytest_elastic.rendezvous.messages import LeaderAddress
+from pytest_elastic.rendezvous.messages import LeaderAddress, is_believable
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.ports import EndpointStore
 from pytest_elastic.rendezvous.registries.registry import NodeSide, as_text, key_of, read_text

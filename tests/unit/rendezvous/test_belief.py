@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_elastic.rendezvous import messages as m
-from pytest_elastic.rendezvous.codec import Known, is_believable, what_is_unbelievable
 from pytest_elastic.rendezvous.consensus.records import Term
+from pytest_elastic.rendezvous.messages import Known, is_believable, what_is_unbelievable
 from pytest_elastic.wire import Message
 from tests.unit.rendezvous.message_samples import ANSWER, LEADER, MESSAGES, RECORD, REQUEST, VOTE
 

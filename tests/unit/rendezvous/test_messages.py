@@ -9,11 +9,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from pytest_elastic.rendezvous import codec
 from pytest_elastic.rendezvous import messages as m
-from pytest_elastic.rendezvous.codec import BadMessage, decode, encode, outcome_of
 from pytest_elastic.rendezvous.consensus.records import KnownJob
-from pytest_elastic.rendezvous.messages import LeaderAddress
+from pytest_elastic.rendezvous.driver.questions import outcome_of
+from pytest_elastic.rendezvous.messages import BadMessage, LeaderAddress, decode, encode
 from pytest_elastic.rendezvous.vocabulary import Outcome, WriteRecord
 from pytest_elastic.wire import Message, Value
 from tests.unit.rendezvous.message_samples import ANSWER, MESSAGES, REQUEST, STORE, VOTE
@@ -31,10 +30,10 @@ def test_what_is_sent_is_what_arrives(message: Message) -> None:
 
 def test_there_is_a_sample_of_every_kind() -> None:
     """No message can be added without going through the test above."""
-    assert {type(message) for message in MESSAGES} == set(codec._CLASS_OF.values())
+    assert {type(message) for message in MESSAGES} == set(m._CLASS_OF.values())
 
 
-@pytest.mark.parametrize("kind", [*codec._CLASS_OF.values(), KnownJob, WriteRecord, LeaderAddress])
+@pytest.mark.parametrize("kind", [*m._CLASS_OF.values(), KnownJob, WriteRecord, LeaderAddress])
 def test_no_number_is_larger_than_can_be_written_and_counted(kind: type[Value]) -> None:
     """Every number that another process may say has bounds."""
     assert "ge=None" not in repr(msgspec.inspect.type_info(kind))
@@ -78,7 +77,7 @@ def test_what_is_not_exactly_a_message_is_refused_with_the_reason(
 def test_a_hostile_text_does_not_fill_the_log() -> None:
     """What is quoted is cut."""
     with pytest.raises(BadMessage) as refused:
-        decode({"format": codec.FORMAT, "kind": "x" * 10_000})
+        decode({"format": m.FORMAT, "kind": "x" * 10_000})
     assert len(refused.value.message) < 200
 
 
