@@ -1,1 +1,1 @@
-"""What is promised, accepted and decided: terms, records, voters, elections, replication."""
+"""What is promised, accepted and decided: terms, records, voters, candidates, replication."""

@@ -11,10 +11,10 @@ import msgspec
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.consensus.elections import Elections
 from pytest_elastic.rendezvous.consensus.records import End, Record
 from pytest_elastic.rendezvous.consensus.voter import Voter
 from pytest_elastic.rendezvous.follower.connection import Connection
+from pytest_elastic.rendezvous.follower.elections import Elections
 from pytest_elastic.rendezvous.follower.worker_group import WorkerGroup
 from pytest_elastic.rendezvous.machine import ConnectionPhase, Part, Shared
 from pytest_elastic.rendezvous.model import Settings
