@@ -18,6 +18,8 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
+from msgspec.structs import asdict
+
 from elastic_simulation.connections import Connections
 from elastic_simulation.endpoints import Endpoints
 from elastic_simulation.inquiries import Inquiries, leader_at
@@ -31,7 +33,6 @@ from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import Term, founding_record
 from pytest_elastic.rendezvous.machine import LeaderPhase
 from pytest_elastic.rendezvous.model import Assignment, Node, Settings
-from pytest_elastic.rendezvous.settings import settings_as_values
 from pytest_elastic.wire import Message
 
 __all__ = ["World", "settings"]
@@ -550,7 +551,7 @@ class World(WorldQueries):
         request = m.JoinRequest(
             run_id=config.run_id,
             node=Node(name="lost", incarnation="lost/0", address="lost", port=1, slots=1),
-            settings=settings_as_values(config),
+            settings=asdict(config),
             resumes_round=0,
             term=term,
             number=0,

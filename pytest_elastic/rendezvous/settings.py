@@ -6,9 +6,10 @@ way, and say the same of it here: a setting that the machines learn is added in 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from msgspec.structs import asdict
 
 from pytest_elastic.rdzv_conf import FROM_LEASE, RendezvousConf
 from pytest_elastic.rendezvous.messages import JoinRequest
@@ -18,7 +19,6 @@ __all__ = [
     "QuorumChoice",
     "choose_quorum",
     "difference",
-    "settings_as_values",
     "settings_of",
 ]
 
@@ -106,8 +106,6 @@ def settings_of(
     )
 
 
-_SETTINGS = Settings.__struct_fields__
-_values_of = operator.attrgetter(*_SETTINGS)
 # What a user says to give each setting its value; what is not here is a setting of --rdzv-conf.
 _NODES = "--nnodes"
 _OPTIONS = {
@@ -123,11 +121,6 @@ _OPTIONS = {
 _ONE_ENDPOINT = "a single one"
 
 
-def settings_as_values(settings: Settings) -> Mapping[str, float | str]:
-    """Return the settings as they go into a join request."""
-    return dict(zip(_SETTINGS, _values_of(settings), strict=True))
-
-
 def difference(request: JoinRequest, settings: Settings, leader: str) -> str | None:
     """Say why a node is not of this job or wants it to be run differently; None if it is fine.
 
@@ -137,7 +130,7 @@ def difference(request: JoinRequest, settings: Settings, leader: str) -> str | N
     act = f"cannot join run {settings.run_id!r} as node {name!r}: "
     if request.run_id != settings.run_id:
         return act + f"it belongs to run {request.run_id!r}. Another job uses this endpoint."
-    expected = settings_as_values(settings)
+    expected = asdict(settings)
     if request.settings == expected:
         return None
     theirs, ours = _as_said(request.settings), _as_said(expected)

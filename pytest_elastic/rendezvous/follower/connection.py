@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
@@ -22,7 +22,6 @@ from pytest_elastic.rendezvous.machine import (
     Shared,
 )
 from pytest_elastic.rendezvous.model import Node
-from pytest_elastic.rendezvous.settings import settings_as_values
 
 __all__ = ["Connection"]
 
@@ -217,7 +216,7 @@ class Connection(Part):
             m.JoinRequest(
                 run_id=self._settings.run_id,
                 node=self.node,
-                settings=settings_as_values(self._settings),
+                settings=asdict(self._settings),
                 resumes_round=resumes_round,
                 term=self._voter.term,
                 number=self._voter.number,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from pytest_elastic.cli.options import build_parser
 from pytest_elastic.rdzv_conf import parse_rdzv_conf
@@ -14,7 +14,6 @@ from pytest_elastic.rendezvous.messages import JoinRequest
 from pytest_elastic.rendezvous.model import Node, Settings, free_name
 from pytest_elastic.rendezvous.settings import (
     difference,
-    settings_as_values,
 )
 
 NODE = Node(name="n2", incarnation="i", address="n2", port=1, slots=1)
@@ -26,7 +25,7 @@ def request(settings: Settings = OURS) -> JoinRequest:
     return JoinRequest(
         run_id=settings.run_id,
         node=NODE,
-        settings=settings_as_values(settings),
+        settings=asdict(settings),
         resumes_round=0,
         term=NO_TERM,
         number=0,
@@ -59,7 +58,7 @@ def test_two_nodes_of_one_name_are_told_apart() -> None:
 
 OTHERS = {
     name: f"{value}?" if isinstance(value, str) else value + 1
-    for name, value in settings_as_values(OURS).items()
+    for name, value in asdict(OURS).items()
     if name != "run_id"
 }
 
@@ -67,7 +66,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_setting_is_called_what_a_user_types(name: str) -> None:
     """Each that differs is an option of the command, or a setting that --rdzv-conf takes."""
-    theirs = {**settings_as_values(OURS), name: OTHERS[name]}
+    theirs = {**asdict(OURS), name: OTHERS[name]}
     problem = difference(replace(request(), settings=theirs), OURS, "n1") or ""
     ((option, setting),) = re.findall(r"(?:leads: |; )(--\S+) ([a-z_]*)", problem)
     if option == "--rdzv-conf":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
@@ -16,7 +16,6 @@ from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.leader.leader import Leader
 from pytest_elastic.rendezvous.machine import LeaderPhase
 from pytest_elastic.rendezvous.model import Node, Settings
-from pytest_elastic.rendezvous.settings import settings_as_values
 
 __all__ = ["TERM", "Bench", "node", "running"]
 
@@ -70,7 +69,7 @@ class Bench:
         fresh = m.JoinRequest(
             run_id="r",
             node=node(of),
-            settings=settings_as_values(self.settings),
+            settings=asdict(self.settings),
             resumes_round=0,
             term=Term(0, ""),
             number=0,
