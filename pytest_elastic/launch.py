@@ -48,7 +48,7 @@ from pytest_elastic.rendezvous.driver.own_place import OwnPlace
 from pytest_elastic.rendezvous.driver.questions import Questions
 from pytest_elastic.rendezvous.follower.departure import leave_timeout_s
 from pytest_elastic.rendezvous.leases import kill_s
-from pytest_elastic.rendezvous.messages import StatusAnswer, encode
+from pytest_elastic.rendezvous.messages import Answer, encode
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.registries.endpoint_registry import EndpointRegistry
 from pytest_elastic.rendezvous.registries.mark_file import MarkFile
@@ -330,7 +330,7 @@ class _Launch:
 
     def _tombstone(self) -> dict[str, Any]:
         """Return what the keeper says for this agent when that has ended."""
-        return encode(StatusAnswer(incarnation=self._incarnation, is_tombstone=True))
+        return encode(Answer(incarnation=self._incarnation, is_tombstone=True))
 
     def _rendezvous(self, node: Node, agent: Agent) -> ports.Rendezvous:
         if not self._is_ours:

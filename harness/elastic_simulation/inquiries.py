@@ -48,8 +48,7 @@ class Inquiries:
         asked = ask.node.incarnation
 
         def tell(answer: m.Answer | None, _: v.Outcome) -> None:
-            vote = answer if isinstance(answer, m.VoteAnswer) else None
-            answered = v.VoteAnswered(incarnation=asked, request=ask.request, answer=vote)
+            answered = v.VoteAnswered(incarnation=asked, request=ask.request, answer=answer)
             process.feed("follower", answered)
 
         self._ask(process, asked, ask.request, ask.answer_within_s, tell)
@@ -58,10 +57,10 @@ class Inquiries:
         """Ask nodes for the leader, and whether the job has ended."""
 
         def tell(answer: m.Answer | None, _: v.Outcome) -> None:
-            if not isinstance(answer, m.StatusAnswer):
+            if answer is None:
                 return
-            if answer.ended is not None:
-                process.feed("follower", v.EndHeard(record=answer.ended))
+            if answer.base is not None:
+                process.feed("follower", v.EndHeard(record=answer.base))
             elif answer.leader is not None:
                 process.feed("follower", v.LeaderHeard(leader=answer.leader))
 

@@ -448,9 +448,7 @@ class World(WorldQueries):
                 self.later(2 * KEEPER_S, self.leave, process)
             case v.AskVote():
                 self.inquiries.ask_vote(process, command)
-            case v.SendTo(
-                connection=connection, message=m.StatusAnswer() | m.VoteAnswer() as answer
-            ):
+            case v.SendTo(connection=connection, message=m.Answer() as answer):
                 self.inquiries.answer(process, connection, answer)
             case v.HandOver():
                 process.feed("leader", command)

@@ -18,12 +18,13 @@ import msgspec
 
 from pytest_elastic.errors import RendezvousError
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.consensus.records import Record, Term
+from pytest_elastic.rendezvous.consensus.records import NO_TERM, Record, Term
 from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.wire import Float, Integer, Message, Value
 
 __all__ = [
     "FORMAT",
+    "Answer",
     "AppendRecord",
     "BadMessage",
     "DialPeers",
@@ -42,10 +43,8 @@ __all__ = [
     "RecordDecided",
     "Report",
     "Standby",
-    "StatusAnswer",
     "StatusRequest",
     "StopRound",
-    "VoteAnswer",
     "VoteRequest",
     "decode",
     "encode",
@@ -261,23 +260,6 @@ class StatusRequest(Message):
     run_id: str
 
 
-class StatusAnswer(Message):
-    """Which node is behind a port. A tombstone's keeper answers for an agent that has ended.
-
-    `leader`: the one it follows, if it is in contact; `ended`: the decided end, if it knows that,
-    and `has_end`: whether it has accepted one. `number` (of a round) and `restarts_used` are the
-    highest that it knows.
-    """
-
-    incarnation: str
-    is_tombstone: bool = False
-    leader: LeaderAddress | None = None
-    ended: Record | None = None
-    has_end: bool = False
-    number: Integer = 0
-    restarts_used: Integer = 0
-
-
 class VoteRequest(Message):
     """Asks for a vote; of a pre-vote, nothing is promised (Raft thesis, 9.6)."""
 
@@ -286,27 +268,35 @@ class VoteRequest(Message):
     is_pre_vote: bool
 
 
-class VoteAnswer(Message):
-    """What a voter says, and what it knows, whether it grants its vote or not.
+class Answer(Message):
+    """Which agent is behind a port, and what it knows of the job; of another run, nothing more.
 
-    `record` is the newest one that it has accepted, `base` the newest decided one below it, and
-    `started` where the store of the record's round is, if it was started. `contact_age_s`: how long
-    ago it heard a leader, or voted for another. `patience_s`: after how long to ask again. `up_s`:
-    for how long a host of one of several endpoints has been up, which may have voted before.
+    A tombstone's keeper answers for an agent that has ended. `leader`: the one it follows, if it is
+    in contact; `has_end`: whether it has accepted an end; `number` (of a round) and `restarts_used`
+    are the highest that it knows. `base` is the newest decided record, said to who asks for a vote,
+    and to others if it is the end.
+
+    Only who asks for a vote is told the rest. `record` is the newest one that the voter has
+    accepted, `base` the newest decided one below it, and `started` where the store of the record's
+    round is, if it was started. `contact_age_s`: how long ago it heard a leader, or voted for
+    another. `patience_s`: after how long to ask again. `up_s`: for how long a host of one of
+    several endpoints has been up, which may have voted before.
     """
 
-    term: Term
-    voter: str
-    is_granted: bool
-    reason: str
-    record: Record | None
-    base: Record | None
-    started: RecordDecided | None
-    number: Integer
-    restarts_used: Integer
-    contact_age_s: Float | None
-    patience_s: Float
-    leader: LeaderAddress | None
+    incarnation: str
+    is_tombstone: bool = False
+    leader: LeaderAddress | None = None
+    has_end: bool = False
+    number: Integer = 0
+    restarts_used: Integer = 0
+    base: Record | None = None
+    is_granted: bool = False
+    reason: str = ""
+    term: Term = NO_TERM
+    record: Record | None = None
+    started: RecordDecided | None = None
+    contact_age_s: Float | None = None
+    patience_s: Float = 0.0
     up_s: Float = 0.0
 
 
@@ -318,7 +308,6 @@ class LeaderAnnounced(Message):
 
 
 Question = StatusRequest | VoteRequest | LeaderAnnounced
-Answer = StatusAnswer | VoteAnswer
 
 
 # --- as JSON objects -----------------------------------------------------------------------------
@@ -333,7 +322,7 @@ class BadMessage(RendezvousError):
 
 # All that is sent, by what it says that it is. (msgspec looks a union's classes up each time.)
 _CLASS_OF: Mapping[object, type[Message]] = {
-    cls.__struct_config__.tag: cls for cls in get_args(Report | Order | Question | Answer)
+    cls.__struct_config__.tag: cls for cls in (Answer, *get_args(Report | Order | Question))
 }
 
 

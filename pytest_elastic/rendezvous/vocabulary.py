@@ -33,7 +33,6 @@ from pytest_elastic.rendezvous.messages import (
     RecordDecided,
     Report,
     StatusRequest,
-    VoteAnswer,
     VoteRequest,
 )
 from pytest_elastic.rendezvous.model import Node
@@ -235,7 +234,7 @@ class VoteAnswered(Value):
 
     incarnation: str
     request: VoteRequest
-    answer: VoteAnswer | None
+    answer: Answer | None
 
 
 FollowerInput = (

@@ -112,12 +112,12 @@ def record_of(term: Term, number: int) -> Record:
     )
 
 
-def vote_answer(term: Term, number: int) -> m.VoteAnswer:
+def vote_answer(term: Term, number: int) -> m.Answer:
     """Return a vote that nobody has asked for."""
     record = record_of(term, number)
-    return m.VoteAnswer(
+    return m.Answer(
         term=term,
-        voter="evil",
+        incarnation="evil",
         is_granted=True,
         reason="",
         record=record,
@@ -189,7 +189,7 @@ def reports(term: Term, number: int) -> tuple[Message, ...]:
         ports.GroupFailed(round=number, failures=(failure,)),
         ports.WorkersGone(round=number),
         ports.DrainRequested(reason="forged", grace_s=0.0),
-        m.StatusAnswer(incarnation="evil", ended=record_of(term, number), has_end=True),
+        m.Answer(incarnation="evil", base=record_of(term, number), has_end=True),
         vote_answer(term, number),
     )
 

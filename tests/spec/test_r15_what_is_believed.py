@@ -12,8 +12,8 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import Term
 from pytest_elastic.rendezvous.messages import (
+    Answer,
     LeaderAddress,
-    StatusAnswer,
     StatusRequest,
     VoteRequest,
 )
@@ -122,7 +122,7 @@ def test_r15_an_agent_of_another_run_is_told_nothing_of_this_job(
     given = v.Asked(connection=7, question=question)
     (answered,) = process.follower.step(given, process.now())
     assert isinstance(answered, v.SendTo)
-    assert answered.message == StatusAnswer(incarnation=process.node.incarnation)
+    assert answered.message == Answer(incarnation=process.node.incarnation)
     assert process.follower.voter.term.counter == 1, "it has promised nothing"
 
 

@@ -16,7 +16,7 @@ def asked_by(world: World, name: str) -> set[str]:
     return {
         source
         for _, source, target, message in world.sent
-        if isinstance(message, m.StatusAnswer) and message.ended is not None and target == name
+        if isinstance(message, m.Answer) and message.base is not None and target == name
     }
 
 

@@ -29,9 +29,12 @@ __all__ = ["FOLDER", "replay"]
 FOLDER = Path(__file__).parent / "transcripts"
 
 # What a line of a specification does not need to say beside what a told run leaves out.
-_QUIET = QUIET | {"meant_for", "idle_rounds", "lease_s"}
+_QUIET = QUIET | {"meant_for", "idle_rounds", "lease_s", "is_tombstone", "has_end"}
 
-_LEFT_OUT = (m.Heartbeat, m.StatusAnswer, m.StatusRequest)
+
+def _is_left_out(message: object) -> bool:
+    is_status = isinstance(message, m.Answer) and not (message.is_granted or message.reason)
+    return is_status or isinstance(message, m.Heartbeat | m.StatusRequest)
 
 
 def replay(script: Iterable[str]) -> list[str]:
@@ -103,7 +106,7 @@ class _Reader:
         lines: list[tuple[float, int, str]] = []
         world = self.world
         for at, source, target, message in world.sent[self._sent :]:
-            if not isinstance(message, _LEFT_OUT):
+            if not _is_left_out(message):
                 lines.append((at, 0, f"{source} -> {target}  {described(message, _QUIET)}"))
         self._sent = len(world.sent)
         for at, name, event in world.events[self._emitted :]:

@@ -55,7 +55,7 @@ def _error_file(text: str) -> object:
         FAILURE, message=said.message, traceback=said.traceback, timestamp=said.timestamp
     )
     ended = End(result="failed", reason=said.message, first_failure=failure)
-    return replace(ANSWER, ended=replace(RECORD, end=ended))
+    return replace(ANSWER, base=replace(RECORD, end=ended))
 
 
 def _mark(text: str) -> object:

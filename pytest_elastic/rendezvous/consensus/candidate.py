@@ -241,17 +241,17 @@ class Candidate:
         if answer is not None and answer.leader is not None:
             self.leader = answer.leader
         if answer is not None and answer.is_granted:
-            self._granted[answer.voter] = answer.record
-            if answered.incarnation != answer.voter:  # it was asked as the host of an endpoint
+            self._granted[answer.incarnation] = answer.record
+            if answered.incarnation != answer.incarnation:  # asked as the host of an endpoint
                 self._granted[answered.incarnation] = answer.record
-                self._take_seat(answered.incarnation, answer.voter, answer.up_s)
+                self._take_seat(answered.incarnation, answer.incarnation, answer.up_s)
             if answer.contact_age_s is not None:
                 self._contact_at = max(self._contact_at, now - answer.contact_age_s)
         elif answer is not None and answer.patience_s > 0:
             self._patience_s.append(answer.patience_s)
         self._count(now)
 
-    def _learn(self, said: Voter | m.VoteAnswer) -> None:
+    def _learn(self, said: Voter | m.Answer) -> None:
         """Take in what a voter knows, another or our own."""
         record, base, started = said.record, said.base, said.started
         self._counter = max(self._counter, said.term.counter)

@@ -7,6 +7,8 @@ another voter, in no configuration of before.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.consensus.records import NO_TERM, Record, Term
 
@@ -124,6 +126,17 @@ class Voter:
             return self.contact_at
         return max(self._voted_at, self.contact_at or self._voted_at)
 
+    def status(self, leader: m.LeaderAddress | None) -> m.Answer:
+        """Say what is known. `leader`: the one this node follows, with a lease that holds."""
+        return m.Answer(
+            incarnation=self.incarnation,
+            leader=leader,
+            has_end=self.record is not None and self.record.end is not None,
+            number=self.number,
+            restarts_used=self.restarts_used,
+            base=self.ended,
+        )
+
     def answer(
         self,
         request: m.VoteRequest,
@@ -131,8 +144,8 @@ class Voter:
         *,
         leader: m.LeaderAddress | None,
         patience_s: float,
-    ) -> m.VoteAnswer:
-        """Answer a candidate. `leader`: the one this node follows, with a lease that holds.
+    ) -> m.Answer:
+        """Answer a candidate. `leader`: as for `status`.
 
         `patience_s`: for how long another leader may still hold a lease, 0 if none can.
         """
@@ -140,19 +153,16 @@ class Voter:
         contact_at = self.contact_but_with(request.term.node)
         if not reason and not request.is_pre_vote:
             self.vote(request.term, now)
-        return m.VoteAnswer(
-            term=self.term,
-            voter=self.incarnation,
+        return replace(
+            self.status(leader),
             is_granted=not reason,
             reason=reason,
+            term=self.term,
             record=self.record,
             base=self.base,
             started=self.started,
-            number=self.number,
-            restarts_used=self.restarts_used,
             contact_age_s=None if contact_at is None else max(now - contact_at, 0.0),
             patience_s=patience_s,
-            leader=leader,
             up_s=now - self.up_since if self.seat else 0.0,
         )
 

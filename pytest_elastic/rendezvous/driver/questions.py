@@ -29,6 +29,8 @@ _REDIAL_S = 0.02
 # lost is sent again by the kernel only after a second, and a link may have healed meanwhile.
 _DIALS = 4
 
+_Tell = Callable[[m.Answer | None, v.Outcome], None]
+
 
 class Questions:
     """Turns commands of the machines into calls, and what comes of these into inputs."""
@@ -52,17 +54,14 @@ class Questions:
         self,
         target: Node | m.LeaderAddress,
         within_s: float,
-        tell: Callable[[m.StatusAnswer | None, v.Outcome], None],
+        tell: _Tell,
     ) -> None:
-        def on_answer(answer: Any, outcome: v.Outcome) -> None:  # noqa: ANN401 (any message)
-            tell(answer if isinstance(answer, m.StatusAnswer) else None, outcome)
-
-        _Question(self, target, m.StatusRequest(run_id=self._run_id), within_s, on_answer).dial()
+        _Question(self, target, m.StatusRequest(run_id=self._run_id), within_s, tell).dial()
 
     def probe(self, order: v.Probe, pass_on: Callable[[v.ProbeAnswered], None]) -> None:
         """Ask whether an agent lives, a suspect's (R5) or a neighbour's (R13)."""
 
-        def tell(said: m.StatusAnswer | None, outcome: v.Outcome) -> None:
+        def tell(said: m.Answer | None, outcome: v.Outcome) -> None:
             pass_on(
                 v.ProbeAnswered(
                     incarnation=order.node.incarnation,
@@ -78,11 +77,10 @@ class Questions:
     def ask_vote(self, order: v.AskVote) -> None:
         """Ask for a vote."""
 
-        def tell(answer: Any, _: v.Outcome) -> None:  # noqa: ANN401 (any message)
-            vote = answer if isinstance(answer, m.VoteAnswer) else None
+        def tell(said: m.Answer | None, _: v.Outcome) -> None:
             asked = order.node.incarnation
             self._tell_follower(
-                v.VoteAnswered(incarnation=asked, request=order.request, answer=vote)
+                v.VoteAnswered(incarnation=asked, request=order.request, answer=said)
             )
 
         _Question(self, order.node, order.request, order.answer_within_s, tell).dial()
@@ -90,9 +88,9 @@ class Questions:
     def ask_who_leads(self, peers: Sequence[Node], within_s: float) -> None:
         """Ask all of them for the leader, and whether the job has ended."""
 
-        def tell(said: m.StatusAnswer | None, _: v.Outcome) -> None:
-            if said is not None and said.ended is not None:
-                self._tell_follower(v.EndHeard(record=said.ended))
+        def tell(said: m.Answer | None, _: v.Outcome) -> None:
+            if said is not None and said.base is not None:
+                self._tell_follower(v.EndHeard(record=said.base))
             elif said is not None and said.leader is not None:
                 self._tell_follower(v.LeaderHeard(leader=said.leader))
 
@@ -102,7 +100,7 @@ class Questions:
     def ask_whether_leads(self, leader: m.LeaderAddress, tell: Callable[[bool], None]) -> None:
         """Dial an address, and tell whether the agent there says that it leads."""
 
-        def on_answer(said: m.StatusAnswer | None, _: v.Outcome) -> None:
+        def on_answer(said: m.Answer | None, _: v.Outcome) -> None:
             found = None if said is None else said.leader
             tell(
                 found is not None
@@ -156,10 +154,8 @@ class Questions:
 def outcome_of(message: object, incarnation: str) -> v.Outcome:
     """Tell what an answer shows; incarnation "" asks any agent."""
     match message:
-        case m.StatusAnswer(incarnation=own) if incarnation in {"", own}:
+        case m.Answer(incarnation=own) if incarnation in {"", own}:
             return v.Outcome.TOMBSTONE if message.is_tombstone else v.Outcome.ALIVE
-        case m.VoteAnswer(voter=own) if incarnation in {"", own}:
-            return v.Outcome.ALIVE
         case _:
             return v.Outcome.REFUSED
 
@@ -177,7 +173,7 @@ class _Question:
         target: Node | m.LeaderAddress,
         question: Message,
         within_s: float,
-        tell: Callable[[Any, v.Outcome], None],  # a message, or None
+        tell: _Tell,
     ) -> None:
         self._questions = questions
         self._loop = questions.loop
@@ -242,7 +238,7 @@ class _Question:
             return
         self._loop.call_at(self._loop.now() + _REDIAL_S, self.dial)
 
-    def _answer(self, outcome: v.Outcome, answer: object = None) -> None:
+    def _answer(self, outcome: v.Outcome, answer: Any = None) -> None:  # noqa: ANN401 (a message)
         if self._is_answered:
             return
         self._is_answered = True

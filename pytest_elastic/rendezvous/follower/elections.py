@@ -156,10 +156,10 @@ class Elections(Part):
         leader, patience_s = self._connection.standing(now)
         if question.run_id != self._settings.run_id:
             # It is told nothing of this job: it could take that for its own.
-            self._out.send_to(number, m.StatusAnswer(incarnation=self._voter.incarnation))
+            self._out.send_to(number, m.Answer(incarnation=self._voter.incarnation))
             return
         if isinstance(question, m.StatusRequest):
-            self._out.send_to(number, self._status(leader))
+            self._out.send_to(number, self._voter.status(leader))
             return
         beat_s = self._settings.beat_interval_s
         # One candidate may ask twice: as the host of an endpoint, and as a node of a round.
@@ -178,17 +178,6 @@ class Elections(Part):
             self._candidate.yield_to_another(now)
             if self._connection.leads_somewhere:
                 self._connection.break_off("this node has voted for a successor", now)
-
-    def _status(self, leader: m.LeaderAddress | None) -> m.StatusAnswer:
-        voter = self._voter
-        return m.StatusAnswer(
-            incarnation=voter.incarnation,
-            leader=leader,
-            ended=voter.ended,
-            has_end=voter.record is not None and voter.record.end is not None,
-            number=voter.number,
-            restarts_used=voter.restarts_used,
-        )
 
     def why_lost(self, detail: str) -> str:
         """Say why this node gives the job up."""

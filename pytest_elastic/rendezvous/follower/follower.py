@@ -183,7 +183,7 @@ class Follower:
                     self._on_accepted(message, now)
                 case m.Dismissed():
                     self._on_refused(message, now)
-                case m.StatusAnswer(is_tombstone=True):
+                case m.Answer(is_tombstone=True):
                     self._on_tombstone(message, now)
             return
         leader = self._connection.leader
@@ -242,7 +242,7 @@ class Follower:
         elif failed.outcome is v.Outcome.TOMBSTONE:
             self._lose_ended(f"its agent has ended: {failed.reason}")
 
-    def _on_tombstone(self, tombstone: m.StatusAnswer, now: float) -> None:
+    def _on_tombstone(self, tombstone: m.Answer, now: float) -> None:
         """Hear from a keeper, which answers instead of it, that the leader's agent has ended."""
         leader = self._connection.leader
         self._connection.break_off(f"{self._connection.where}: the agent there has ended", now)

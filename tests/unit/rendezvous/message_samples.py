@@ -32,10 +32,10 @@ STORE = m.RecordDecided(
     term=TERM, number=5, store_address="10.0.0.1", store_port=4001, unaware=("i2",)
 )
 LEADER = m.LeaderAddress(term=TERM, name="n1", incarnation="i1", address="10.0.0.1", port=4000)
-ANSWER = m.StatusAnswer(incarnation="i1", leader=LEADER, ended=RECORD, has_end=True, number=2)
-VOTE = m.VoteAnswer(
+ANSWER = m.Answer(incarnation="i1", leader=LEADER, base=RECORD, has_end=True, number=2)
+VOTE = m.Answer(
     term=TERM,
-    voter="i1",
+    incarnation="i1",
     is_granted=True,
     reason="",
     record=RECORD,

@@ -34,7 +34,7 @@ APPEND = m.AppendRecord(term=RECORD.term, record=RECORD, base=RECORD)
         (replace(VOTE, restarts_used=4), "4 restarts"),
         (replace(VOTE, number=FAR), "number"),
         (replace(ANSWER, leader=replace(LEADER, term=FAR_TERM)), "term"),
-        (replace(ANSWER, ended=replace(RECORD, number=FAR)), "number"),
+        (replace(ANSWER, base=replace(RECORD, number=FAR)), "number"),
         (replace(ANSWER, number=FAR), "number"),
         (replace(APPEND, base=replace(RECORD, round=FAR)), "round"),
         (m.LeaderResigned(term=Term(3, "i1"), reason="", higher=FAR), "term"),

@@ -112,9 +112,9 @@ def words_at_the_door(draw: st.DrawFn) -> v.FollowerInput:
     leader = leader_address(draw(st.sampled_from(NAMES)), 5, is_founding=draw(FLAGS))
     request = m.VoteRequest(run_id="r", term=term, is_pre_vote=draw(FLAGS))
     record, base = draw(st.none() | records()), draw(st.none() | records())
-    vote = m.VoteAnswer(
+    vote = m.Answer(
         term=term,
-        voter="n3",
+        incarnation="n3",
         is_granted=draw(FLAGS),
         reason="",
         record=record,

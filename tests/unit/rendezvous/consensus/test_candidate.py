@@ -34,7 +34,7 @@ from tests.unit.rendezvous.samples import (
 )
 
 
-def answer_of(voter: str, **fields: Any) -> m.VoteAnswer:  # noqa: ANN401 (fields by name)
+def answer_of(voter: str, **fields: Any) -> m.Answer:  # noqa: ANN401 (fields by name)
     """Return what a voter says that grants its vote and knows nothing, but for these fields."""
     nothing: dict[str, Any] = {
         "term": Term(1, "n1"),
@@ -49,7 +49,7 @@ def answer_of(voter: str, **fields: Any) -> m.VoteAnswer:  # noqa: ANN401 (field
         "patience_s": 0.0,
         "leader": None,
     }
-    return m.VoteAnswer(**{**nothing, "voter": voter, **fields})
+    return m.Answer(**{**nothing, "incarnation": voter, **fields})
 
 
 class Bench:
@@ -86,7 +86,7 @@ class Bench:
         """Tell whether this is what the candidate is doing."""
         return self.candidate.phase is phase
 
-    def tell(self, voter: str, answer: m.VoteAnswer | None) -> None:
+    def tell(self, voter: str, answer: m.Answer | None) -> None:
         """Hand in an answer, or that there is none."""
         request = self.asked[voter].request
         answered = v.VoteAnswered(incarnation=voter, request=request, answer=answer)

@@ -33,7 +33,7 @@ def ask(
     is_pre_vote: bool = False,
     leader: m.LeaderAddress | None = None,
     patience_s: float = 0.0,
-) -> m.VoteAnswer:
+) -> m.Answer:
     """Ask for a vote."""
     request = m.VoteRequest(run_id="r", term=Term(counter, candidate), is_pre_vote=is_pre_vote)
     return voter.answer(request, now, leader=leader, patience_s=patience_s)

@@ -120,7 +120,7 @@ def test_who_leaves_votes_until_a_record_leaves_it_out() -> None:
     bench.taken()
     bench.give(v.Asked(connection=1, question=request))
     answers = [each.message for each in bench.taken() if isinstance(each, v.SendTo)]
-    assert [isinstance(each, m.VoteAnswer) and each.is_granted for each in answers] == [True]
+    assert [isinstance(each, m.Answer) and each.is_granted for each in answers] == [True]
 
 
 @pytest.mark.parametrize("quorum", ["coordinator", "majority"])

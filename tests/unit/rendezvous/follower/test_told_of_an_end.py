@@ -45,7 +45,7 @@ def has_ended(bench: Bench) -> bool:
     return bench.follower.has_ended
 
 
-def status(bench: Bench) -> m.StatusAnswer:
+def status(bench: Bench) -> m.Answer:
     """Return what the follower says to who asks what it knows."""
     asked = v.Asked(connection=1, question=m.StatusRequest(run_id="r"))
     (answer,) = (
@@ -53,7 +53,7 @@ def status(bench: Bench) -> m.StatusAnswer:
         for command in bench.follower.step(asked, bench.now)
         if isinstance(command, v.SendTo)
     )
-    assert isinstance(answer, m.StatusAnswer)
+    assert isinstance(answer, m.Answer)
     return answer
 
 
@@ -64,10 +64,10 @@ def test_an_end_that_is_accepted_is_no_end_as_long_as_its_leader_is_there() -> N
     assert bench.said() == [m.RecordAccepted(term=TERM, number=8)]
     assert bench.follower.ending is not None
     assert not has_ended(bench)
-    assert (status(bench).has_end, status(bench).ended) == (True, None)
+    assert (status(bench).has_end, status(bench).base) == (True, None)
     bench.give(m.RecordDecided(term=TERM, number=8, unaware=("n9",)))
     assert has_ended(bench)
-    assert status(bench).ended == end_record()
+    assert status(bench).base == end_record()
 
 
 def test_who_has_accepted_an_end_and_finds_nobody_goes_by_it() -> None:
@@ -81,7 +81,7 @@ def test_who_has_accepted_an_end_and_finds_nobody_goes_by_it() -> None:
     assert has_ended(bench)
     (notice,) = (each for each in bench.told() if isinstance(each, ports.JobOver))
     assert notice.result == "failed"
-    assert status(bench).ended == end_record()
+    assert status(bench).base == end_record()
     bench.pass_time(bench.now + SETTINGS.linger_s - 0.5)
     assert not bench.taken()
     bench.pass_time(bench.now + 1.0)
@@ -132,7 +132,7 @@ def test_who_has_lost_its_leader_ends_as_others_say() -> None:
     assert isinstance(last, v.Notify)
     assert isinstance(last.notice, ports.JobOver)
     assert last.notice.result == "succeeded"
-    assert status(bench).ended == end_record(result="succeeded")
+    assert status(bench).base == end_record(result="succeeded")
     bench.pass_time(bench.now + SETTINGS.linger_s - 0.1)
     assert v.Released() not in bench.taken()
     bench.pass_time(bench.now + 0.2)

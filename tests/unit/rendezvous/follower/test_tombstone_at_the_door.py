@@ -70,7 +70,7 @@ class Bench:
         self.give(v.Connected(), 1.0)
         assert self.follower.connection is ConnectionPhase.JOINING
         self.commands.clear()
-        self.hear(m.StatusAnswer(incarnation=answered_by, is_tombstone=True), 1.0)
+        self.hear(m.Answer(incarnation=answered_by, is_tombstone=True), 1.0)
 
     def said(self, kind: type[Any]) -> list[Any]:
         """Return the commands of a kind, or what the agent was told of one."""
