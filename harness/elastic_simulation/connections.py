@@ -81,14 +81,6 @@ class Connections:
             redial_s = min(world.config.lease_s / _TRIES, until - world.time)
             world.later(redial_s, self._probed, process, probe, which, until, patience_s)
             return
-        voter = suspect.follower.voter if outcome is v.Outcome.ALIVE else None
-        process.feed(
-            which,
-            v.ProbeAnswered(
-                incarnation=probe.node.incarnation,
-                outcome=outcome,
-                newest_round=0 if voter is None else voter.number,
-                restarts_used=0 if voter is None else voter.restarts_used,
-                is_ending=voter is not None and suspect.follower.ending is not None,
-            ),
-        )
+        said = suspect.follower.voter.status(None) if outcome is v.Outcome.ALIVE else None
+        asked = probe.node.incarnation
+        process.feed(which, v.ProbeAnswered(incarnation=asked, outcome=outcome, answer=said))

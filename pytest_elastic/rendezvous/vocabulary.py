@@ -121,17 +121,11 @@ class Probe(Value):
 
 
 class ProbeAnswered(Value):
-    """What dialling the agent of an incarnation showed.
-
-    `newest_round`, `restarts_used`: what it has heard of, if it is alive; `is_ending`: it has
-    accepted an end of the job.
-    """
+    """What dialling the agent of an incarnation showed, and what that said, if it is alive."""
 
     incarnation: str
     outcome: Outcome
-    newest_round: int = 0
-    restarts_used: int = 0
-    is_ending: bool = False
+    answer: Answer | None = None
 
 
 class SendTo(Value):

@@ -62,15 +62,8 @@ class Questions:
         """Ask whether an agent lives, a suspect's (R5) or a neighbour's (R13)."""
 
         def tell(said: m.Answer | None, outcome: v.Outcome) -> None:
-            pass_on(
-                v.ProbeAnswered(
-                    incarnation=order.node.incarnation,
-                    outcome=outcome,
-                    newest_round=0 if said is None else said.number,
-                    restarts_used=0 if said is None else said.restarts_used,
-                    is_ending=said is not None and said.has_end,
-                )
-            )
+            asked = order.node.incarnation
+            pass_on(v.ProbeAnswered(incarnation=asked, outcome=outcome, answer=said))
 
         self._ask_status(order.node, self._lease_s, tell)
 

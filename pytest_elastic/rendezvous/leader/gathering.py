@@ -293,9 +293,10 @@ class FirstRound(LeaderPart):
         elder.is_asked = False
         if elder.outcome is not Outcome.TOMBSTONE:
             elder.outcome = answer.outcome
-        elder.has_end |= answer.is_ending
-        self._number = max(self._number, answer.newest_round)
-        self._restarts_used = max(self._restarts_used, answer.restarts_used)
+        if answer.answer is not None:
+            elder.has_end |= answer.answer.has_end
+            self._number = max(self._number, answer.answer.number)
+            self._restarts_used = max(self._restarts_used, answer.answer.restarts_used)
 
     def _left(self, here: Collection[str], *outcomes: Outcome) -> Sequence[_Elder]:
         return [
