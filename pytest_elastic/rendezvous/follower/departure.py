@@ -107,18 +107,18 @@ class Departure(Part):
             if is_due(ends_at, now):
                 self._may_be_asked = self._settings.has_succession
                 self._voter.base = self._voter.record  # it goes by this end, and says so if asked
-                self.end_by(end)
+                self.finish(end)
         elif self._voter.number > 0 and held_until is not None:
             may_follow = self._settings.outlives_coordinator
             patience_s = self._settings.join_timeout_s if may_follow else _GIVE_UP_S
             if is_due(max(held_until + patience_s, self._patient_until), now):
                 self.lose_job(connection.last_problem)
         elif is_due(self._seeking_since + self._settings.join_timeout_s, now):
-            self.finish(
-                "lost",
+            reason = (
                 f"cannot join run {self._settings.run_id!r}: no leader was reached within "
-                f"{self._settings.join_timeout_s:g} s ({connection.last_problem})",
+                f"{self._settings.join_timeout_s:g} s ({connection.last_problem})"
             )
+            self.finish(End(result="lost", reason=reason))
 
     # --- leaving -----------------------------------------------------------------------------
 
@@ -143,14 +143,15 @@ class Departure(Part):
             stays_until = min(self._leaves_by, held_until + _GIVE_UP_S)
             if not self._deadlines.is_due(stays_until, now):
                 return
-        self.finish("drained", f"left without being missed: {self.leaving.reason}")
+        reason = f"left without being missed: {self.leaving.reason}"
+        self.finish(End(result="drained", reason=reason))
 
     # --- the end -----------------------------------------------------------------------------
 
     def take_decided(self, end: End, *, may_be_asked: bool) -> None:
         """End as the leader says is decided; other nodes may still ask."""
         self._may_be_asked = may_be_asked
-        self.end_by(end)
+        self.finish(end)
 
     def hear_end(self, record: Record) -> None:
         """End as a node reports that knows it is decided, unless a leader says otherwise."""
@@ -161,27 +162,26 @@ class Departure(Part):
         # Others may have missed it as well, and may not reach the nodes that they ask.
         self._may_be_asked = self._settings.has_succession
         self._voter.base = record
-        self.end_by(record.end)
+        self.finish(record.end)
 
     def lose_job(self, detail: str) -> None:
         """Give the job up."""
-        self.finish("lost", self._elections.why_lost(detail))
+        self.finish(End(result="lost", reason=self._elections.why_lost(detail)))
 
-    def end_by(self, end: End) -> None:
-        """End as the job has."""
-        self.finish(end.result, end.reason, end)
+    def finish(self, end: End) -> None:
+        """Say the last word to the agent; the result of a node that wanted to leave is "drained".
 
-    def finish(self, result: str, reason: str, end: End | None = None) -> None:
-        """Say the last word to the agent; `result` of a node that wanted to leave is "drained"."""
+        It may end otherwise than the job: "drained", "refused", or "lost" where others go on.
+        """
         if self.is_over:
             return
         if self._connection.leads_somewhere:
             self._out.add(v.Hangup())
         self._connection.become(ConnectionPhase.OVER)
+        result, reason, first_failure = end.result, end.reason, end.first_failure
         if self.leaving is not None:
             result = "drained"
             self._may_be_asked = False  # it wanted to go, and others stay
-        first_failure = end.first_failure if end is not None else None
         failure = msgspec.to_builtins(first_failure) if first_failure is not None else {}
         self._out.emit(events.JobEnded(result=result, reason=reason, first_failure=failure))
         over = ports.JobOver(result=result, reason=reason, first_failure=first_failure)

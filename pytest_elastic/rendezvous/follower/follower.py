@@ -213,7 +213,7 @@ class Follower:
             case m.Dismissed(is_final=False, reason=reason) if message.term == term:
                 self._leave_round(f"evicted: {reason}", now, as_told=True)
             case m.Dismissed(reason=reason) if message.term == term:
-                self._departure.finish("drained", f"left: {reason}")
+                self._departure.finish(End(result="drained", reason=f"left: {reason}"))
             case m.LeaderResigned() if message.term == term:
                 self._on_resigned(message, now)
             case _:
@@ -261,7 +261,7 @@ class Follower:
         if not connection.leads_somewhere:
             return
         if self._departure.pending_end is not None and not self.settings.outlives_coordinator:
-            self._departure.end_by(self._departure.pending_end)
+            self._departure.finish(self._departure.pending_end)
         elif connection.is_joined:
             self._group.hold(f"contact to {connection.name} is lost: {reason}")
             self._departure.seek_from(now)
@@ -292,14 +292,14 @@ class Follower:
 
     def _on_refused(self, refused: m.Dismissed, now: float) -> None:
         if refused.is_final:
-            self._departure.finish("refused", refused.reason)
+            self._departure.finish(End(result="refused", reason=refused.reason))
         else:
             self._leave_round(refused.reason, now, as_told=True)
 
     def _on_resigned(self, resigned: m.LeaderResigned, now: float) -> None:
         leader = self._connection.leader
         if resigned.left and self._connection.leads and self._departure.leaving is not None:
-            self._departure.finish("drained", f"left: {resigned.reason}")
+            self._departure.finish(End(result="drained", reason=f"left: {resigned.reason}"))
             return
         self._elections.has_leader_left = resigned.left
         self._connection.lose()
