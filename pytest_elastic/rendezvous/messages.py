@@ -127,7 +127,6 @@ class JoinAccepted(Message):
     term: Term
     name: str
     leader: str
-    incarnation: str
     resumed: bool
     is_over: bool
     is_founding: bool

@@ -155,7 +155,6 @@ def orders(term: Term, number: int) -> tuple[Message, ...]:
             term=term,
             name="n1",
             leader="evil",
-            incarnation="evil",
             resumed=True,
             is_over=True,
             is_founding=False,

@@ -208,6 +208,7 @@ class Connection(Part):
 
     def request_join(self, now: float, *, resumes_round: int) -> None:
         """Say the first words: they are beat 0 of a lease."""
+        assert self.leader is not None, "what is connected was dialled"
         self.become(ConnectionPhase.JOINING)
         self._tried_at = now
         self._next_lease = HeldLease(self._settings, now)
@@ -221,14 +222,14 @@ class Connection(Part):
                 term=self._voter.term,
                 number=self._voter.number,
                 restarts_used=self._voter.restarts_used,
-                meant_for=self.leader.incarnation if self.leader is not None else "",
+                meant_for=self.leader.incarnation,
             )
         )
 
     def take_accepted(self, accepted: m.JoinAccepted, now: float) -> bool:
         """Follow the leader that took this node in, unless it is an old one; tell whether."""
         assert self.leader is not None, "what answers was dialled"
-        if not accepted.is_founding and accepted.incarnation != self._voter.incarnation:
+        if not (accepted.is_founding or self.leads):
             self._voter.give_way()
         record = self._voter.record
         # Decided or not, no job follows an end; where that is written down, what is not is none.
@@ -242,7 +243,6 @@ class Connection(Part):
             self.leader,
             is_founding=accepted.is_founding,
             term=accepted.term,
-            incarnation=accepted.incarnation,
             name=accepted.leader,
         )
         if not (accepted.is_founding or self.leads):

@@ -186,7 +186,6 @@ class Members(LeaderPart):
             term=self._term,
             name=peer.node.name,
             leader=self._own.name,
-            incarnation=self._own.incarnation,
             resumed=is_resumed,
             is_over=self._is_closed,
             is_founding=self._replication.base.number == 0,

@@ -70,7 +70,6 @@ MESSAGES: Sequence[Message] = (
         term=TERM,
         name="n1-2",
         leader="n1",
-        incarnation="i1",
         resumed=True,
         is_over=False,
         is_founding=False,

@@ -68,7 +68,6 @@ def orders(draw: st.DrawFn) -> object:
                     term=term,
                     name="n2",
                     leader="n1",
-                    incarnation=draw(st.sampled_from(NAMES)),
                     resumed=draw(FLAGS),
                     is_over=draw(FLAGS),
                     is_founding=draw(FLAGS),

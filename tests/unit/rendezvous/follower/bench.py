@@ -43,7 +43,6 @@ ACCEPTED = m.JoinAccepted(
     term=TERM,
     name="n2",
     leader="n1",
-    incarnation="n1",
     resumed=False,
     is_over=False,
     is_founding=False,

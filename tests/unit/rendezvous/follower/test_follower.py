@@ -137,7 +137,7 @@ def test_an_acceptance_of_an_older_term_is_not_believed() -> None:
     """A leader with an older term than this node has obeyed was replaced."""
     bench = running()
     bench.give(v.ConnectionLost(reason="reset"), v.Connected())
-    bench.give(replace(RESUMED, term=Term(3, "n9"), leader="n9", incarnation="n9"))
+    bench.give(replace(RESUMED, term=Term(3, "n9"), leader="n9"))
     bench.expect(ConnectionPhase.RESTING)
 
 
@@ -332,7 +332,7 @@ def test_its_own_leader_needs_no_lease() -> None:
     here = v.LeaderFound(leader=leader_address("n2", 4))
     term = here.leader.term
     bench.give(v.Start(), here, v.Connected())
-    bench.give(replace(ACCEPTED, term=term, leader="n2", incarnation="n2"))
+    bench.give(replace(ACCEPTED, term=term, leader="n2"))
     record = replace(ROUND, term=term, origin=term)
     bench.give(m.AppendRecord(term=term, record=record, base=FOUNDING))
     bench.give(replace(STARTED, term=term))

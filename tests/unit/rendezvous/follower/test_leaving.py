@@ -31,7 +31,7 @@ OWN = v.LeaderFound(leader=leader_address("n2", 4))
 def leaving() -> Bench:
     """Return a node that has lost contact to its own leader, and whose lease has ended."""
     bench = Bench(MAJORITY)
-    accepted = replace(ACCEPTED, term=OWN.leader.term, leader="n2", incarnation="n2")
+    accepted = replace(ACCEPTED, term=OWN.leader.term, leader="n2")
     bench.give(v.Start(), OWN, v.Connected(), accepted, DRAIN)
     bench.give(v.ConnectionLost(reason="reset"))
     bench.pass_time(bench.now + SETTINGS.lease_s + 2.0)
@@ -57,7 +57,7 @@ def test_it_goes_alone_when_no_leader_is_found_here_any_more() -> None:
 def test_it_goes_alone_when_its_own_leader_has_resigned() -> None:
     """That has handed over, or would be the first to be found."""
     bench = Bench(MAJORITY)
-    accepted = replace(ACCEPTED, term=OWN.leader.term, leader="n2", incarnation="n2")
+    accepted = replace(ACCEPTED, term=OWN.leader.term, leader="n2")
     bench.give(v.Start(), OWN, v.Connected(), accepted, DRAIN)
     resigned = m.LeaderResigned(term=OWN.leader.term, reason="n2 left", left=True, successor="n3")
     bench.give(resigned)

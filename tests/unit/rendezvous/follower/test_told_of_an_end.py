@@ -96,7 +96,7 @@ def test_an_accepted_end_that_a_successor_does_not_know_is_void() -> None:
     bench.pass_time(bench.now)
     bench.give(v.Connected())
     term = Term(5, "n3")
-    accepted = replace(ACCEPTED, term=term, leader="n3", incarnation="n3", resumed=True)
+    accepted = replace(ACCEPTED, term=term, leader="n3", resumed=True)
     again = m.AppendRecord(term=term, record=ROUND.under(term), base=ROUND)
     bench.give(accepted, again)
     bench.expect(ConnectionPhase.JOINED)
@@ -143,7 +143,7 @@ def test_who_has_accepted_an_end_joins_no_new_job() -> None:
     """A host that has come back begins another one; decided or not, nothing follows an end."""
     bench = joined(replace(SETTINGS, quorum="majority"))
     bench.give(append_end(), v.ConnectionLost(reason="cut"), v.Connected())
-    bench.give(replace(ACCEPTED, term=Term(9, "n1b"), incarnation="n1b", is_founding=True))
+    bench.give(replace(ACCEPTED, term=Term(9, "n1b"), is_founding=True))
     bench.expect(ConnectionPhase.RESTING)
 
 
@@ -160,7 +160,7 @@ def test_a_founder_that_has_given_way_gives_up_after_the_join_timeout() -> None:
     here = v.LeaderFound(leader=leader_address("n2", 4, is_founding=True))
     term = here.leader.term
     bench.give(v.Start(), here, v.Connected())
-    accepted = replace(ACCEPTED, term=term, leader="n2", incarnation="n2", is_founding=True)
+    accepted = replace(ACCEPTED, term=term, leader="n2", is_founding=True)
     bench.give(accepted, m.LeaderResigned(term=term, reason="n1 leads, under term 5"))
     until = bench.now + SETTINGS.join_timeout_s
     lose(bench, SETTINGS.join_timeout_s - 1.0)

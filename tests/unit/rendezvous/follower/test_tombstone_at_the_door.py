@@ -44,7 +44,6 @@ class Bench:
             term=TERM,
             name="n2",
             leader="n1",
-            incarnation="i1",
             resumed=False,
             is_over=False,
             is_founding=False,
