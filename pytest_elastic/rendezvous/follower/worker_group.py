@@ -36,8 +36,6 @@ class WorkerGroup(Part):
     def __init__(self, shared: Shared, incarnation: str, connection: Connection) -> None:
         super().__init__(shared)
         self.phase = GroupPhase.NONE
-        self.has_workers = False
-        """Whether workers run, or are being stopped."""
         self.record: Record | None = None
         """The record of the round that this node is in."""
         self.is_held = False
@@ -54,9 +52,13 @@ class WorkerGroup(Part):
         allowed = GROUP_ALLOWED[self.phase]
         assert phase in allowed, f"a worker group cannot go from {self.phase} to {phase}"
         self.phase = phase
-        self.has_workers = phase in WITH_WORKERS
         if not self.has_workers:
             self.is_held = False
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether workers run, or are being stopped."""
+        return self.phase in WITH_WORKERS
 
     @property
     def is_free(self) -> bool:
