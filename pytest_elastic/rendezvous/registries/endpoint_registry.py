@@ -168,9 +168,6 @@ class EndpointRegistry:
     def _start(self) -> None:
         self._side.tell_follower(v.Start())
 
-    def _is_started(self) -> bool:
-        return self._side.follower.connection is not ConnectionPhase.UNSTARTED
-
     # --- hosting (R14): the first endpoint that is an address of this node, and free -------------
 
     def _host(self, go_on: Callable[[str], None]) -> None:
@@ -273,7 +270,7 @@ class EndpointRegistry:
     def _bootstrap_alone(self, reason: str, mark: Mark | None) -> None:
         base = founding_record((self._side.node,))
         self._side.bootstrap(Bootstrap(base=base, mark=mark), reason)
-        if not self._is_started():
+        if self._side.follower.connection is ConnectionPhase.UNSTARTED:
             self._start()
 
     def _renew_mark(self) -> None:
