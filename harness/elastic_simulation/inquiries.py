@@ -16,7 +16,6 @@ from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import is_seat, seat_of
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.leader.leader import Leader
-from pytest_elastic.rendezvous.model import Node
 
 __all__ = ["Inquiries", "leader_at"]
 
@@ -53,7 +52,7 @@ class Inquiries:
 
         self._ask(process, asked, ask.request, ask.answer_within_s, tell)
 
-    def ask_who_leads(self, process: Process, peers: Sequence[Node]) -> None:
+    def ask_who_leads(self, process: Process, peers: Sequence[m.Agent]) -> None:
         """Ask nodes for the leader, and whether the job has ended."""
 
         def tell(answer: m.Answer | None, _: v.Outcome) -> None:

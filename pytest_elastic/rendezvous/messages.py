@@ -24,6 +24,7 @@ from pytest_elastic.wire import Float, Integer, Message, Value
 
 __all__ = [
     "FORMAT",
+    "Agent",
     "Answer",
     "AppendRecord",
     "BadMessage",
@@ -251,6 +252,10 @@ class LeaderAddress(Value):
         if self.is_founding is not other.is_founding:
             return other.is_founding
         return self.term > other.term
+
+
+# Whoever can be asked at its port.
+Agent = Node | LeaderAddress
 
 
 class StatusRequest(Message):

@@ -27,6 +27,7 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.consensus.records import Mark, Record
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.messages import (
+    Agent,
     Answer,
     LeaderAddress,
     Order,
@@ -272,7 +273,7 @@ class FindLeader(Value):
     """
 
     answer_within_s: float
-    peers: Sequence[Node] = ()
+    peers: Sequence[Agent] = ()
 
 
 class Dial(Value):

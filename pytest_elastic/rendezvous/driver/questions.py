@@ -17,7 +17,7 @@ from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import is_seat
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Settings
 from pytest_elastic.wire import Message
 
 __all__ = ["Questions", "outcome_of"]
@@ -52,7 +52,7 @@ class Questions:
 
     def _ask_status(
         self,
-        target: Node | m.LeaderAddress,
+        target: m.Agent,
         within_s: float,
         tell: _Tell,
     ) -> None:
@@ -78,7 +78,7 @@ class Questions:
 
         _Question(self, order.node, order.request, order.answer_within_s, tell).dial()
 
-    def ask_who_leads(self, peers: Sequence[Node], within_s: float) -> None:
+    def ask_who_leads(self, peers: Sequence[m.Agent], within_s: float) -> None:
         """Ask all of them for the leader, and whether the job has ended."""
 
         def tell(said: m.Answer | None, _: v.Outcome) -> None:
@@ -105,7 +105,7 @@ class Questions:
     def announce(
         self,
         leader: m.LeaderAddress,
-        to: Node | m.LeaderAddress,
+        to: m.Agent,
         on_said: Callable[[], None] = lambda: None,
     ) -> None:
         """Announce the leader to an agent; `on_said` is not called if it could not be told."""
@@ -163,7 +163,7 @@ class _Question:
     def __init__(
         self,
         questions: Questions,
-        target: Node | m.LeaderAddress,
+        target: m.Agent,
         question: Message,
         within_s: float,
         tell: _Tell,

@@ -128,7 +128,7 @@ class Connection(Part):
 
     # --- towards a leader --------------------------------------------------------------------
 
-    def seek(self, peers: Sequence[Node], now: float) -> None:
+    def seek(self, peers: Sequence[m.Agent], now: float) -> None:
         """Ask for the leader."""
         self.become(ConnectionPhase.SEEKING)
         self._tried_at = now
@@ -308,7 +308,7 @@ class Connection(Part):
             self._out.send(m.Heartbeat(count=count, echo=self._echo))
             self._deadlines.is_due(self._lease.beat_at, now)
 
-    def _ask_on(self, peers: Callable[[], Sequence[Node]], now: float) -> None:
+    def _ask_on(self, peers: Callable[[], Sequence[m.Agent]], now: float) -> None:
         """Ask those of this node's job once a beat while its leader has decided nothing (R10).
 
         They may have a leader, or know how that job has ended, and no other node would say so.
@@ -333,7 +333,7 @@ class Connection(Part):
 
     # --- time --------------------------------------------------------------------------------
 
-    def watch(self, peers: Callable[[], Sequence[Node]], now: float, *, may_join: bool) -> None:
+    def watch(self, peers: Callable[[], Sequence[m.Agent]], now: float, *, may_join: bool) -> None:
         """Beat, give up what takes too long, try again; `may_join`: nothing is being killed.
 
         `peers` returns other nodes that can be asked for the leader.

@@ -411,24 +411,18 @@ class Follower:
             self._departure.linger(now)
 
     @property
-    def peers(self) -> Sequence[Node]:
+    def peers(self) -> Sequence[m.Agent]:
         """Nodes to ask for the leader: of its newest round, of a later one, and its last leader.
 
         A newcomer that has lost its leader before any round knows no others.
         """
         own, leader = self.voter.record, self._connection.followed
-        known = {
+        known: dict[str, m.Agent] = {
             entry.incarnation: entry
             for entry in (*(own.roster if own is not None else ()), *self._roster)
         }
-        if leader is not None and leader.incarnation not in known:
-            known[leader.incarnation] = Node(
-                name=leader.name,
-                incarnation=leader.incarnation,
-                address=leader.address,
-                port=leader.port,
-                slots=0,
-            )
+        if leader is not None:
+            known.setdefault(leader.incarnation, leader)
         known.pop(self.node.incarnation, None)
         return tuple(known.values()) if self.settings.has_succession else ()
 
