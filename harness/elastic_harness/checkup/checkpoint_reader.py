@@ -1,6 +1,6 @@
-"""Reads what torch and safetensors wrote, in a process of its own that has torch (`main`).
+"""Reads what torch, safetensors, numpy and pickle wrote, in a process of its own (`main`).
 
-Classes that torch.save has pickled are not loaded: they are the script's, and need not be there.
+Classes that were pickled are not loaded: they are the script's, and need not be there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import sys
 import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from numbers import Real
 from typing import Any
@@ -32,8 +34,8 @@ _OF_A_FOLDER = ".metadata"
 # Where, when and how often a process began, or how an object of torch was made.
 _OF_NO_STATE = re.compile(
     r"restart|resum|attempt|launch|incarnation|retr(y|ies)|time(?!step)|elapsed|second|minute|hour|"
-    r"duration|per_sec|throughput|(^|[._])(start|begin|from|loaded|(pid|port|host|node)(_|$))|"
-    r"(^|\.)_",
+    r"duration|per_sec|throughput|(^|[._])(start|begin|from|loaded|rng|random|"
+    r"(pid|port|host|node|rank)(_|$))|(^|\.)_",
     re.IGNORECASE,
 )
 _MOST_NUMBERS = 1000
@@ -120,8 +122,8 @@ def _parts_at(path: str) -> dict[str, Part]:
             for part, found in ((told, measured), (f"whole numbers of {told}", counted)):
                 if found:
                     parts[part] = _described(found)
-            if number := _number_in(name, value):
-                parts[told] = {**_described(number), "is_number": True}
+            if numbers := _numbers_in(name, value):
+                parts[told] = {**_described(numbers), "is_number": True}
     return parts
 
 
@@ -134,6 +136,11 @@ def _load(path: str) -> object:
             from safetensors.torch import load_file  # type: ignore[import-not-found, unused-ignore]
 
             return load_file(path)
+        if path.endswith((".npz", ".npy")):
+            return _load_of_numpy(path)
+        if path.endswith((".pkl", ".pickle")) and not zipfile.is_zipfile(path):
+            with open(path, "rb") as file:
+                return _Unpickler(file).load()
         if os.path.basename(path) == _OF_A_FOLDER:
             from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
@@ -146,6 +153,20 @@ def _load(path: str) -> object:
         return torch.load(path, map_location="cpu", weights_only=False, pickle_module=_Pickles)
     except BaseException:  # noqa: BLE001 (whatever a file may be; a CheckpointException is no less)
         return None
+
+
+def _load_of_numpy(path: str) -> object:
+    """Return the arrays of a file by name: what has no dimension is a number, of objects none."""
+    import numpy as np
+
+    loaded = np.load(path)
+    if path.endswith(".npy"):
+        return loaded
+    arrays = {}
+    for name in loaded.files:
+        with suppress(ValueError):  # pickled: its classes would be loaded
+            arrays[name] = loaded[name] if loaded[name].ndim else loaded[name].item()
+    return arrays
 
 
 class _Nothing:
@@ -172,16 +193,17 @@ class _Nothing:
         self.append(values)
 
 
-# What numpy's numbers are made of.
-_NUMBERS_OF_NUMPY = frozenset({("numpy", "dtype"), ("numpy", "scalar")})
+# What numpy's numbers and arrays are made of.
+_OF_NUMPY = ("dtype", "scalar", "ndarray", "_reconstruct", "_frombuffer")
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 (any class)
         """Load torch's own classes and plain values; anything else is kept as what it holds."""
         is_plain = module == "builtins" and name in ("set", "frozenset", "complex", "bytearray")
-        is_plain = is_plain or (module.partition(".")[0], name) in _NUMBERS_OF_NUMPY
-        if is_plain or module in ("collections", "_codecs") or module.partition(".")[0] == "torch":
+        package = module.partition(".")[0]
+        is_plain = is_plain or (package == "numpy" and name in _OF_NUMPY)
+        if is_plain or module in ("collections", "_codecs") or package == "torch":
             return super().find_class(module, name)
         return _Nothing
 
@@ -196,18 +218,28 @@ class _Pickles:
 
 def _split(loaded: object, name: str = "", depth: int = 2) -> Iterator[tuple[str, object]]:
     """Yield the parts of a checkpoint by name: `model`, `extra.ema`; tensors beside each other."""
-    is_divided = isinstance(loaded, dict) and all(isinstance(key, str) for key in loaded)
-    if not is_divided or depth == 0:
+    inside = _named_in(loaded)
+    if inside is None or depth == 0:
         yield name, loaded
-        if is_divided:
-            yield from islice(_known_numbers_below(loaded, name), _MOST_NUMBERS)
+        yield from islice(_known_numbers_below(inside or {}, name), _MOST_NUMBERS)
         return
-    assert isinstance(loaded, dict), "as was just seen"
-    tensors = {key: value for key, value in loaded.items() if hasattr(value, "untyped_storage")}
+    tensors = {key: value for key, value in inside.items() if hasattr(value, "untyped_storage")}
     yield name, tensors
-    for key, value in loaded.items():
-        if key not in tensors:
+    is_crowded = sum(isinstance(value, Real) for value in inside.values()) > _MOST_NUMBERS
+    for key, value in inside.items():
+        if key not in tensors and not (is_crowded and isinstance(value, Real)):  # a vocabulary
             yield from _split(value, f"{name}.{key}" if name else key, depth - 1)
+
+
+def _named_in(value: object) -> dict[str, Any] | None:
+    """Return what a dict has under names, or an object that was not loaded; None: neither."""
+    if isinstance(value, _Nothing):
+        value = vars(value).get("state")
+        if isinstance(value, tuple):  # of a class with slots
+            parts = [one for one in value if isinstance(one, dict)]
+            value = {key: each for one in parts for key, each in one.items()}
+    is_named = isinstance(value, dict) and all(isinstance(key, str) for key in value)
+    return value if is_named else None  # type: ignore[return-value]
 
 
 def _known_numbers_below(loaded: Any, name: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401
@@ -223,12 +255,18 @@ def _known_numbers_below(loaded: Any, name: str) -> Iterator[tuple[str, object]]
 def _tensors_in(value: Any, seen: dict[int, object]) -> Iterator[Any]:  # noqa: ANN401 (anything)
     """Yield all tensors, in an order that is the same in every run; states of random numbers, not.
 
-    Those are of bytes, and differ after each restart. What was `seen` is not looked at again: a
-    schedule knows its optimizer, which may know it.
+    Those are of bytes, or numpy's numbers without a sign, and differ after each restart. What was
+    `seen` is not looked at again: a schedule knows its optimizer, which may know it.
     """
     if hasattr(value, "untyped_storage"):
         if str(value.dtype) != "torch.uint8":
             yield value.to_local() if hasattr(value, "to_local") else value
+        return
+    if getattr(value, "ndim", 0) and hasattr(value, "__array_interface__"):
+        if value.dtype.kind in "fcib":
+            import torch
+
+            yield torch.from_numpy(value.copy())
         return
     if id(value) in seen:
         return
@@ -244,14 +282,19 @@ def _tensors_in(value: Any, seen: dict[int, object]) -> Iterator[Any]:  # noqa: 
         yield from _tensors_in(each, seen)
 
 
-def _number_in(name: str, value: object) -> list[Any]:
-    """Return a number that stands under a name by itself, as a tensor: none, if it is none."""
+def _numbers_in(name: str, value: Any) -> list[Any]:  # noqa: ANN401 (anything)
+    """Return what stands under a name, a number or a list of them, as a tensor: none, if neither.
+
+    The best loss, or a pair of it and how long ago it was.
+    """
     import torch
 
-    if not isinstance(value, Real) or _OF_NO_STATE.search(name):
+    numbers = list(value) if isinstance(value, list | tuple) else [value]
+    is_read = len(numbers) <= _MOST_NUMBERS and all(isinstance(each, Real) for each in numbers)
+    if not is_read or not numbers or _OF_NO_STATE.search(name):
         return []
     try:
-        return [torch.tensor([float(value)], dtype=torch.float64)]
+        return [torch.tensor([float(each) for each in numbers], dtype=torch.float64)]
     except OverflowError:
         return []
 

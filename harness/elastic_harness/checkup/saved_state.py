@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 # Of a part: its `size` in numbers, and as `ParametersHashed` has them its `digest`, `norm`, `norms`
-# and `sketch`; `is_number` where it is a number under a name of its own.
+# and `sketch`; `is_number` where it is a number under a name of its own, or a list of them.
 Part = Mapping[str, Any]
 # Numbers that a training goes on with, as they are called.
 _KNOWN = re.compile(
@@ -80,8 +80,11 @@ def is_known(name: str) -> bool:
 
 
 def is_lost(name: str, part: Part) -> bool:
-    """Tell whether a training that has another one has lost it; a number may be of the process."""
-    return not part.get("is_number") or is_known(name)
+    """Tell whether a training that has another one has lost it; a number may be of the process.
+
+    A list of numbers may be a log, whatever its name is.
+    """
+    return not part.get("is_number") or (part["size"] == 1 and is_known(name))
 
 
 def _larger_share(part: Part) -> int:
@@ -154,7 +157,7 @@ def _place_of(path: str, pattern: str) -> str:
 
 def why_not_compared(named: str, saved: Sequence[Saved | None]) -> str:
     """Say why nothing is compared with what the undisturbed runs saved last."""
-    why = "could not be read as what torch or safetensors wrote, of less than 1 GB"
+    why = "could not be read as what torch, safetensors, numpy or pickle wrote, of less than 1 GB"
     if None in saved:
         why = "was not seen to be of the same step in both runs without a fault"
     return (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,7 @@ def test_a_checkpoint_is_told_by_its_parts(reader: CheckpointReader, tmp_path: P
         "whole numbers of whole": 1,
         "extra.ema": 5,
         "settings": 2,
+        "settings.users": 2,
         "whole numbers of ck.pt": 3,  # what stands beside those
         "turn": 2,
         "extra.step": 1,
@@ -77,7 +80,7 @@ def test_what_is_no_checkpoint_is_not_told(reader: CheckpointReader, tmp_path: P
     assert reader.read(str(path)) == {}
     path.write_text("half a file")
     assert reader.read(str(path)) == {}
-    torch.save({"of": "words", "huge": 10**400, 3: 3, "all": [1, 2]}, path)
+    torch.save({"of": "words", "huge": 10**400, "too": [1] * 1001, "no": [1, "x"]}, path)
     assert reader.read(str(path)) == {}
     torch.save({"w": torch.ones(2)}, path)
     assert reader.read(str(path))
@@ -141,6 +144,77 @@ def test_a_number_by_a_name_of_its_own_is_a_part(reader: CheckpointReader, tmp_p
         "lost": None,
     }
     assert all(each["is_number"] for each in found.values())
+
+
+class Stopping:
+    """A class of a script's own that decides when to end."""
+
+    __slots__ = ("best", "odd")
+
+    def __init__(self) -> None:
+        self.best, self.odd = 0.5, "x"
+
+
+class Odd:
+    """A class of a script's own whose state is no dict."""
+
+    def __getstate__(self) -> tuple[int, str]:
+        return (1, "x")
+
+    def __setstate__(self, state: object) -> None:
+        """Forget it."""
+
+
+def test_numbers_of_lists_and_objects_are_parts(reader: CheckpointReader, tmp_path: Path) -> None:
+    """Of classes of the script, and of argparse; states of random numbers are not."""
+    saved = {
+        "stop": [0.5, 3],
+        "pair": (1, 2),
+        "args": argparse.Namespace(lr=0.1, start_epoch=2, name="x"),
+        "stopping": Stopping(),
+        "odd": Odd(),
+        "deep": {"er": {"args": argparse.Namespace(best=1)}},
+        "rng": [1, 2],
+        "none": [],
+        "local_rank": 1,
+        "vocabulary": {f"word {number}": number for number in range(1001)},
+    }
+    torch.save(saved, tmp_path / "ck.pt")
+    found = reader.read(str(tmp_path / "ck.pt"))
+    assert found is not None
+    assert {name: each["size"] for name, each in found.items()} == {
+        "stop": 2,
+        "pair": 2,
+        "args.lr": 1,
+        "stopping.best": 1,
+    }
+    assert all(each["is_number"] for each in found.values())
+
+
+def test_files_of_numpy_and_pickle_are_told(reader: CheckpointReader, tmp_path: Path) -> None:
+    """Without what was pickled into an array, and without states of random numbers."""
+    arrays: dict[str, Any] = {
+        "w": np.ones((2, 3), np.float32),
+        "best": np.float64(0.5),
+        "seen": np.arange(3),
+        "key": np.ones(4, np.uint32),
+        "of_objects": np.array(Odd(), dtype=object),
+    }
+    told = {"w": 6, "best": 1, "whole numbers of seen": 3}
+    np.savez(tmp_path / "ck.npz", **arrays)
+    np.save(tmp_path / "ck.npy", arrays["w"])
+    (tmp_path / "ck.pkl").write_bytes(pickle.dumps({**arrays, "t": torch.ones(2)}))
+    (tmp_path / "protocol.pickle").write_bytes(pickle.dumps({"net": arrays}, protocol=5))
+    torch.save(arrays, tmp_path / "torch.pkl")
+    for name, expected in {
+        "ck.npz": told,
+        "ck.npy": {"ck.npy": 6},
+        "ck.pkl": {**told, "ck.pkl": 2},
+        "protocol.pickle": {"net.w": 6, "net.best": 1, "whole numbers of net.seen": 3},
+        "torch.pkl": told,
+    }.items():
+        found = reader.read(str(tmp_path / name))
+        assert {part: each["size"] for part, each in (found or {}).items()} == expected, name
 
 
 def test_a_process_that_has_ended_tells_nothing(tmp_path: Path) -> None:

@@ -202,7 +202,8 @@ def test_of_files_of_each_rank_the_same_one_is_compared(
 )  # fmt: skip
 def test_a_number_that_is_lost_is_known_by_its_name(name: str, *, is_training: bool) -> None:
     """Another one may say where or when a process ran; what is no number is the training's."""
-    assert is_lost(name, {**part("a", 1.0), "is_number": True}) == is_training
+    assert is_lost(name, {**part("a", 1.0, size=1), "is_number": True}) == is_training
+    assert not is_lost(name, {**part("a", 1.0, size=2), "is_number": True}), "it may be a log"
     assert is_lost(name, part("a", 1.0))
     said = other_numbers({"x.workers": ["worker-killed", "preempted"], "a": ["preempted"]})
     assert said.startswith(
