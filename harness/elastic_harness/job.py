@@ -466,7 +466,9 @@ class _Trigger:
         if optional:
             extra["optional"] = True
         job = self._job()
-        chosen = job.value_of(action, value, parameters) if parameters else value
+        chosen = {} if value is None else value  # without any value, each has its default
+        if parameters:
+            chosen = job.value_of(action, value, parameters)
         return job.add(self._trigger, action, chosen, **extra)
 
     def __getattr__(self, action: str) -> Callable[..., Injected]:

@@ -175,7 +175,8 @@ class _Caller:
                     raise _CallFailed("usage", reason) from error
                 if is_known or time.monotonic() >= deadline:
                     # It may not be up yet: the same command may do better.
-                    what = f"what the rendezvous backend {backend} stands on, at {where}"
+                    at = f", at {where}" if where.strip(":") else ""
+                    what = f"what the rendezvous backend {backend} stands on{at}"
                     raise _CallFailed("lost", f"cannot reach {what}: {_text(error)}") from error
                 time.sleep(_LOOK_S)
             else:

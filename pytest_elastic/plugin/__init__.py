@@ -23,7 +23,7 @@ from pytest_elastic.plugin.fixtures import (
     elastic_leak_check,
     elastic_seed,
 )
-from pytest_elastic.plugin.hub import FAILED_KEY
+from pytest_elastic.plugin.hub import FAILED_KEY, SUBTEST_KEY
 from pytest_elastic.plugin.options import add_options, is_asked_for, options_of
 from pytest_elastic.plugin.ranks import rank, world_size
 
@@ -157,12 +157,16 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Judge a test's jobs as part of the test, or show what they did if it has failed."""
+    item.stash[SUBTEST_KEY] = None
     with _explaining(item):
         yield
     if (jobs := item.stash.get(JOBS_KEY, None)) is not None:
         # A unittest.TestCase lets nothing out of its methods, and has pytest keep it.
         if kept := getattr(item, "_excinfo", None):
             jobs.explain(kept[0].value)
+        elif (error := item.stash[SUBTEST_KEY]) is not None:
+            jobs.explain(error)
+            pytest.fail("a subtest has failed", pytrace=False)
         else:
             jobs.judge()
 
@@ -208,6 +212,8 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed and call.when == "call":
         item.stash[FAILED_KEY] = True
+        # Of a subtest, if the test itself goes on behind it.
+        item.stash[SUBTEST_KEY] = None if call.excinfo is None else call.excinfo.value
     if _is_elastic(item):
         from pytest_elastic.plugin.reporting import complete_report
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FAILED_KEY",
     "RUN_KEY",
+    "SUBTEST_KEY",
     "Hub",
     "RunOfTest",
     "close_hub",
@@ -76,6 +77,8 @@ class RunOfTest:
 
 # Set when a test itself has failed.
 FAILED_KEY = pytest.StashKey[bool]()
+# Why the last subtest of a test has failed; None if none has.
+SUBTEST_KEY = pytest.StashKey[BaseException | None]()
 # The newest run of a test, for its report.
 RUN_KEY = pytest.StashKey[RunOfTest]()
 

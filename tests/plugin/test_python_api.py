@@ -149,6 +149,10 @@ TESTS = """
             elastic_chaos.now().kill("rank 9")
         with pytest.raises(UsageError, match="no entry of the timeline has the id 'nope'"):
             elastic_chaos.after("nope").kill("rank 1")
+        with pytest.raises(UsageError, match="^nodes: a whole number is expected, found 1.5"):
+            elastic_chaos.now().join(1.5)
+        with pytest.raises(UsageError, match="^`worker` is missing"):
+            elastic_chaos.now().kill()
         first = elastic_chaos.now().pause("rank 0", lasting="100ms")
         elastic_chaos.after(first.healed).kill("rank 1")
         assert not job.wait().succeeded
@@ -251,6 +255,12 @@ TESTS = """
 
     def test_what_cannot_be_sent(elastic_job):
         elastic_job(scaled, 1, sys.stdout)
+
+    def test_of_subtests(elastic_job, subtests):
+        with subtests.test("planted"):
+            assert elastic_job("hello.py").wait().restarts == 1
+        with subtests.test("fine"):
+            pass
 
     def test_chaos_without_a_job(elastic_chaos):
         elastic_chaos.now().kill("rank 0")
@@ -426,9 +436,18 @@ def test_only_failed_tests_leave_artifacts(called: Called, place: Place) -> None
         "test_a_wait_that_is_not_met",
         "test_an_assertion_of_its_own",
         "test_of_a_fixture_that_fails",
+        "test_of_subtests",
         "test_with_a_fault_that_never_fires",
         "test_with_a_fault_that_never_fires_as_expected",
         "test_with_a_fault_that_comes_too_late",
         "test_with_a_storm_that_comes_too_late",
         "test_with_two_jobs_at_a_time",
     }
+
+
+def test_a_subtest_that_fails_shows_its_job(called: Called) -> None:
+    """In the report of its test, which has failed, too: the job goes on until then."""
+    assert called.outcomes["test_of_subtests"] == "FAILED", called.out
+    assert "INVALID: test test_of_subtests" in called.out
+    assert "AssertionError: assert 0 == 1" in called.out
+    assert "again          pytest test_jobs.py::test_of_subtests" in called.out

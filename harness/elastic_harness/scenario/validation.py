@@ -70,6 +70,9 @@ def keys_of(model: type[BaseModel]) -> list[str]:
     return [each.alias or name for name, each in model.model_fields.items()]
 
 
+_KINDS: Final = ("int", "float", "str", "bool", "list", "dict")
+
+
 def first_message(error: ValidationError, known: Collection[str]) -> str:
     """Return what is wrong first, in one sentence, with the way to it.
 
@@ -77,7 +80,9 @@ def first_message(error: ValidationError, known: Collection[str]) -> str:
     """
     # An unknown key first: a misspelt key is also a missing one.
     first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    where = ".".join(str(part) for part in first["loc"])
+    # Pydantic names in between what kind of value it has tried: `int`, `constrained-int`.
+    keys = (str(part) for part in first["loc"])
+    where = ".".join(key for key in keys if key not in _KINDS and re.fullmatch(r"[\w*]+", key))
     if first["type"] == "extra_forbidden":
         meant = did_you_mean(str(first["loc"][-1]), known)
         return f"unknown key {where!r}" + (f" ({meant})" if meant.startswith("did") else "")
