@@ -20,7 +20,9 @@ def hidden_module(error: Exception) -> UsageError | None:
     # What stands for a module need not be one.
     for module in (*frames, *(getattr(each, "__dict__", {}) for each in [*sys.modules.values()])):
         name, file = module.get("__name__"), module.get("__file__")
-        if name in sys.stdlib_module_names and isinstance(file, str):
+        if not (isinstance(name, str) and isinstance(file, str)):
+            continue
+        if name in sys.stdlib_module_names:
             folder = os.path.dirname(os.path.realpath(file))
             # setuptools brings a distutils, for example.
             is_installed = "site-packages" in folder or "dist-packages" in folder
