@@ -109,7 +109,7 @@ class Round:
 
     def is_full(self, max_nodes: int) -> bool:
         """Tell whether no other node could be in it."""
-        return len(self.roster) - len(self.absent) >= max_nodes
+        return len(self.incarnations) - len(self.absent) >= max_nodes
 
     def why_ended(self) -> str:
         """Say why it is over, and why that is free if there is another reason for it."""
