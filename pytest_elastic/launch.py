@@ -87,20 +87,19 @@ def launch(
     config: LaunchConfig,
     *,
     adopted: AdoptedKeeper | None = None,
-    process_ends: bool = False,
     on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> int:
     """Take part in a job as one node, from here until it is over; return the exit code.
 
     `adopted` is a keeper that was forked before (see `workers.keeper_client.fork_keeper`); without
-    it, one is started. `process_ends`: the signals of `config` stay ignored behind it, so that an
-    impatient one cannot spoil the exit code. `on_outcome` is told at the end what this node's part
-    came to. To be called in the main thread. Raises UsageError for what only shows now: an address
+    it, one is started. `on_outcome` is told at the end what this node's part came to. To be called
+    in the main thread of a process that ends by it: signals stay ignored behind it, so that an
+    impatient one cannot spoil the exit code. Raises UsageError for what only shows now: an address
     that is not ours, a /proc of others.
     """
     check_own_proc()
     node = _Launch(config)
-    code = node.run(adopted, process_ends=process_ends)
+    code = node.run(adopted)
     on_outcome(node.outcome)
     return code
 
@@ -174,7 +173,7 @@ class _Launch:
         self._place: OwnPlace
         self.outcome = Outcome()
 
-    def run(self, adopted: AdoptedKeeper | None, *, process_ends: bool) -> int:
+    def run(self, adopted: AdoptedKeeper | None) -> int:
         """Wire, run, and take everything apart again."""
         config = self._config
         address = self._first_address()
@@ -205,9 +204,7 @@ class _Launch:
             else:
                 agent.on_signal(number)
 
-        # In a program that launches, children that this process did not start may be the program's.
-        numbers = (*config.signals, signal.SIGCHLD) if process_ends else config.signals
-        signals = SignalWatch(self._loop, numbers, on_signal)
+        signals = SignalWatch(self._loop, (*config.signals, signal.SIGCHLD), on_signal)
         try:
             if adopted is not None:
                 keeper.adopt(adopted.sock, adopted.pid)
@@ -223,8 +220,7 @@ class _Launch:
                 self._plan.bind(choose_cpus(config.numa_binding, topology, config.nproc_per_node))
             if config.logs_specs is not None:
                 self._plan.use_plugin()
-            if process_ends:  # only now: what runs the user's code keeps the limit that was given
-                raise_limit()
+            raise_limit()  # only now: what runs the user's code keeps the limit that was given
             return self._take_part(agent, keeper, address)
         finally:
             keeper.dismiss()
@@ -233,7 +229,7 @@ class _Launch:
             drain_consoles(self._loop, (self._stdout, self._stderr), _DRAIN_S)
             self._stdout.close()
             self._stderr.close()
-            signals.end(process_ends=process_ends)
+            signals.end()
 
     def _finish_files(self) -> None:
         """Wait for what this process writes itself, and say what could not be written."""

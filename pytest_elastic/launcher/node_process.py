@@ -74,7 +74,7 @@ def _take_part(folder: str, caller: int) -> int:
 
     found: list[Outcome] = []
     try:
-        launch(config, process_ends=True, on_outcome=found.append)
+        launch(config, on_outcome=found.append)
     except ElasticError as error:
         result = _RESULTS.get(error.exit_code, "")
         found.append(Outcome(result=result, reason=str(error), exit_code=error.exit_code))
