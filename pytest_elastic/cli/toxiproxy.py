@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import signal
-import socket
 from collections.abc import Sequence
 
+from pytest_elastic.agent.signals import SignalWatch
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
 
 __all__ = ["build_parser", "main"]
-
-_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -32,11 +30,11 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Serve until SIGINT or SIGTERM; return 0."""
     options = build_parser().parse_args(argv)
-    # Held back until the loop can be told, lest a signal ends us in the middle of beginning.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    loop = Loop()
+    # From the beginning, lest a signal ends us in the middle of that.
+    signals = SignalWatch(loop, (signal.SIGINT, signal.SIGTERM), lambda _: loop.stop())
     from elastic_harness.toxiproxy.server import Toxiproxy
 
-    loop = Loop()
     server = Toxiproxy(loop, host=options.host, port=options.port, seed=options.seed)
     try:
         server.start()
@@ -46,19 +44,11 @@ def main(argv: Sequence[str]) -> int:
                 raise UsageError(
                     f"cannot make the proxies in {options.config}: {made.body.decode()}"
                 )
-        bell, clapper = socket.socketpair()
-        with bell, clapper:
-            clapper.setblocking(False)
-            signal.set_wakeup_fd(clapper.fileno(), warn_on_full_buffer=False)
-            for number in _ENDING:
-                signal.signal(number, lambda *_: None)
-            loop.watch(bell.fileno(), on_readable=loop.stop)
-            print(f"serving the Toxiproxy API at {server.url}", flush=True)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
-            loop.run()
-            signal.set_wakeup_fd(-1)
+        print(f"serving the Toxiproxy API at {server.url}", flush=True)
+        loop.run()
     finally:
         server.close()
+        signals.end()
         loop.close()
     return 0
 
