@@ -7,34 +7,17 @@ and a call that hangs costs one daemon thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from pytest_elastic.config import Endpoint
-from pytest_elastic.errors import ElasticError
 from pytest_elastic.loop import Loop
 from pytest_elastic.port_range import PortRange
 from pytest_elastic.rendezvous.ports import EndpointStore
-from pytest_elastic.workers.store import client, torch_store
-from pytest_elastic.workers.store.own_address import own_address
+from pytest_elastic.workers.store.service import perform
 
 __all__ = ["ThreadedStore"]
-
-
-def _own_address(endpoints: Sequence[tuple[str, int]], timeout_s: float) -> Mapping[str, Any]:
-    places = [Endpoint(host=host, port=port) for host, port in endpoints]
-    found: Mapping[str, Any] = msgspec.to_builtins(own_address(places, timeout_s=timeout_s))
-    return found
-
-
-_CALLS: Mapping[str, Callable[..., Any]] = {
-    "fetch": client.fetch,
-    "publish": client.publish,
-    "own_address": _own_address,
-    "swap": client.swap,
-}
 
 
 class ThreadedStore(EndpointStore):
@@ -44,18 +27,23 @@ class ThreadedStore(EndpointStore):
         self._loop = loop
         self._ports = ports
         self._newest_port: int | None = None
-        self._hosted: list[Any] = []  # stores live as long as they are referenced
+        self._hosted: dict[int, Any] = {}  # hosted here, by port
 
-    def open(self, host: str, *, on_done: Callable[[Any, int, str], None]) -> None:
-        """Open a fresh worker store on a free port; calls back with (store, port, error)."""
+    def open(self, host: str, *, on_done: Callable[[int, str], None]) -> None:
+        """Open a worker store on a free port, in the place of the one before.
 
-        def opened(store_and_port: Any, error: str) -> None:  # noqa: ANN401 (None after an error)
-            store, port = store_and_port or (None, 0)
-            self._newest_port = port or self._newest_port
-            on_done(store, port, error)
+        Calls back with (port, error).
+        """
 
-        ports, after = self._ports, self._newest_port
-        self._start(lambda: torch_store.open_store(host, ports, after), opened)
+        def opened(port: Any, error: str) -> None:  # noqa: ANN401 (None after an error)
+            if not error:
+                # Its workers are gone, or no other would be asked for.
+                self._hosted.pop(self._newest_port or 0, None)
+                self._newest_port = port
+            on_done(port or 0, error)
+
+        ports = None if self._ports is None else msgspec.to_builtins(self._ports)
+        self._call("open", {"host": host, "ports": ports, "after": self._newest_port}, opened)
 
     def _call(
         self,
@@ -65,32 +53,10 @@ class ThreadedStore(EndpointStore):
         *,
         timeout_s: float | None = None,
     ) -> None:
-        if call == "host_endpoint":
-            self._start(lambda: self._host(**arguments), on_done)
-        else:
-            work = _CALLS[call]
-            self._start(lambda: work(**arguments, timeout_s=timeout_s), on_done)
+        given = arguments if timeout_s is None else {**arguments, "timeout_s": timeout_s}
 
-    def _host(self, *, host: str, port: int, is_forced: bool) -> object:
-        try:
-            bound = torch_store.where_to_bind(host, is_forced=is_forced)
-            store, bound_port = torch_store.host_store(bound, port)
-        except torch_store.NameUnknown as error:
-            return str(error)
-        except torch_store.PortInUse as error:
-            return {"in_use": str(error)}
-        self._hosted.append(store)
-        return bound_port
-
-    def _start(self, call: Callable[[], Any], on_done: Callable[[Any, str], None]) -> None:
         def work() -> None:
-            value, error = None, ""
-            try:
-                value = call()
-            except ElasticError as failed:
-                error = str(failed)
-            except Exception as failed:  # noqa: BLE001 (the thread's outermost frame)
-                error = repr(failed)
+            value, error = perform(call, self._hosted, given)
             self._loop.call_from_thread(lambda: on_done(value, error))
 
         threading.Thread(target=work, daemon=True).start()

@@ -94,7 +94,6 @@ class TorchrunHandler:
             slots=1,  # torchrun's agents tell each other how many workers they have
             host_name=local_addr or "",
         )
-        self._worker_store: Any = None
         self._rendezvous = self._meet_at(endpoint_place, node, conf)
         # What follows is shared by torchrun's thread and ours.
         self._changed = threading.Condition()
@@ -291,7 +290,7 @@ class TorchrunHandler:
             case ports.OpenStore(round=round_):
                 self._store.open(
                     self._place.address,
-                    on_done=lambda store, port, error: self._on_store(round_, store, port, error),
+                    on_done=lambda port, error: self._on_store(round_, port, error),
                 )
             case (
                 ports.StopWorkers(round=round_, reason=reason)
@@ -309,15 +308,13 @@ class TorchrunHandler:
             case _:
                 pass  # no worker is ours to hold, and no keeper holds a lease
 
-    def _on_store(self, round_: int, store: Any, port: int, error: str) -> None:  # noqa: ANN401
+    def _on_store(self, round_: int, port: int, error: str) -> None:
         if error:
             self._rendezvous.request(ports.StoreFailed(round=round_, reason=error))
-            return
-        # The one before goes: its workers are gone, or the round would not be sealed.
-        self._worker_store = store
-        self._rendezvous.request(
-            ports.StoreOpened(round=round_, address=self._place.address, port=port)
-        )
+        else:
+            self._rendezvous.request(
+                ports.StoreOpened(round=round_, address=self._place.address, port=port)
+            )
 
     def _on_stop(self, round_: int, reason: str) -> None:
         with self._changed:

@@ -9,7 +9,6 @@ call. The stores hosted here live until they are closed, or until the keeper end
 from __future__ import annotations
 
 import os
-import queue
 import signal
 import socket
 import threading
@@ -36,7 +35,7 @@ from pytest_elastic.workers.store import (
 )
 from pytest_elastic.workers.store.own_address import own_address
 
-__all__ = ["StoreServiceRole"]
+__all__ = ["StoreServiceRole", "perform"]
 
 # Threads that torch does not give back. An agent that asks once a second meets this after minutes
 # of a frozen host, and is told so instead of being given the 65th.
@@ -54,7 +53,6 @@ class StoreServiceRole:
         self._stores: dict[int, Any] = {}  # TCPStore by port
         self._waiting: set[int] = set()
         self._busy_threads = 0
-        self._answers: queue.SimpleQueue[StoreAnswered] = queue.SimpleQueue()
 
     def run(self) -> Role | Program:
         """Serve until the keeper is gone."""
@@ -72,8 +70,7 @@ class StoreServiceRole:
             # Threads may hang in torch: nothing but this ends them.
             on_closed=lambda _: os._exit(0),
         )
-        reading, self._wake_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._loop.watch(reading, on_readable=lambda: self._deliver(reading))
+        self._loop.enable_thread_wakeup()
         self._loop.run()
         raise InternalError("the store service's loop ended")
 
@@ -94,27 +91,33 @@ class StoreServiceRole:
 
     def _perform(self, order: CallStore) -> None:
         """Make one call, on its own thread."""
-        call = _CALLS.get(order.call)
-        try:
-            if call is None:
-                raise InternalError(f"there is no store call {order.call!r}")
-            answer = StoreAnswered(id=order.id, value=call(self._stores, order.arguments))
-        except ElasticError as error:
-            answer = StoreAnswered(id=order.id, error=str(error))
-        except Exception as error:  # noqa: BLE001 (the thread's outermost frame)
-            answer = StoreAnswered(id=order.id, error=f"{order.call} failed: {error!r}")
-        self._answers.put(answer)
-        os.write(self._wake_fd, b"\0")
+        value, error = perform(order.call, self._stores, order.arguments)
+        answer = StoreAnswered(id=order.id, value=value, error=error)
+        self._loop.call_from_thread(lambda: self._deliver(answer))
 
-    def _deliver(self, reading: int) -> None:
-        for _ in os.read(reading, 4096):
-            self._busy_threads -= 1
-            self._answer(self._answers.get_nowait())
+    def _deliver(self, answer: StoreAnswered) -> None:
+        self._busy_threads -= 1
+        self._answer(answer)
 
     def _answer(self, answer: StoreAnswered) -> None:
         if answer.id in self._waiting:
             self._waiting.remove(answer.id)
             self._channel.send(messages.encode(answer))
+
+
+def perform(call: str, stores: dict[int, Any], arguments: Mapping[str, Any]) -> tuple[Any, str]:
+    """Make a call of `CallStore`, which may block; return its value, and what went wrong or "".
+
+    `stores` are those hosted here, by port: they live for as long as they are in it.
+    """
+    try:
+        if call not in _CALLS:
+            raise InternalError(f"there is no store call {call!r}")
+        return _CALLS[call](stores, arguments), ""
+    except ElasticError as error:
+        return None, str(error)
+    except Exception as error:  # noqa: BLE001 (a thread's outermost frame)
+        return None, f"{call} failed: {error!r}"
 
 
 def _host_endpoint(stores: dict[int, Any], arguments: Mapping[str, Any]) -> object:
