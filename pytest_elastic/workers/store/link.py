@@ -26,10 +26,6 @@ __all__ = ["StoreLink"]
 _ROLE = "pytest_elastic.workers.store.service:StoreServiceRole"
 # Longer than the pause between two tries to find a coordinator: such calls come in a row.
 _IDLE_S = 2.0
-_OPENS, _CLOSES = frozenset({"host_endpoint", "open"}), "close"
-_CAMPAIGNS = frozenset({"etcd_campaign", "file_campaign"})
-_RENEWS = frozenset({"etcd_renew", "file_renew"})
-_RESIGNS = frozenset({"etcd_resign", "file_resign"})
 
 
 class StoreLink:
@@ -103,27 +99,31 @@ class StoreLink:
         order = self._waiting.pop(answer.id, None)
         if order is None:
             return
-        if not answer.error and order.call in _OPENS and isinstance(answer.value, int):
-            self._hosted.add(answer.value)
-        elif not answer.error and order.call == _CLOSES:
-            self._hosted.discard(int(order.arguments["port"]))
-        self._look_at_office(order.call, answer)
+        self._note(order, answer)
         if self._idle is not None:
             self._idle.cancel()
         if self._is_warm and self._is_idle:
             self._idle = self._loop.call_at(self._loop.now() + _IDLE_S, self._let_go)
         self._report(answer)
 
-    def _look_at_office(self, call: str, answer: StoreAnswered) -> None:
-        """Note whether this node will renew what it holds; an error says nothing."""
-        if call in _RESIGNS:
-            self._is_in_office = False  # it runs out by itself, if that failed
-        elif answer.error:
-            return
-        elif call in _CAMPAIGNS:
-            self._is_in_office = bool(answer.value["is_won"])
-        elif call in _RENEWS:
-            self._is_in_office = bool(answer.value)
+    def _note(self, order: CallStore, answer: StoreAnswered) -> None:
+        """Note what the service hosts, and whether this node will renew what it holds."""
+        match order.call:
+            case "etcd_resign" | "file_resign":
+                self._is_in_office = False  # it runs out by itself, if that failed
+            case _ if answer.error:
+                pass
+            case "host_endpoint" | "open":
+                if isinstance(answer.value, int):
+                    self._hosted.add(answer.value)
+            case "close":
+                self._hosted.discard(int(order.arguments["port"]))
+            case "etcd_campaign" | "file_campaign":
+                self._is_in_office = bool(answer.value["is_won"])
+            case "etcd_renew" | "file_renew":
+                self._is_in_office = bool(answer.value)
+            case _:
+                pass
 
     @property
     def _is_idle(self) -> bool:
