@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ from pytest_elastic.rendezvous.model import Assignment
 from pytest_elastic.workers.file_timer import make_file_timer
 from pytest_elastic.workers.logs.console import Console
 from pytest_elastic.workers.logs.folders import LogDirectory, LogSettings, WorkerLogs, line_prefix
-from pytest_elastic.workers.logs.plugin import READY_S, LogsPlugin, PlacedOutput
+from pytest_elastic.workers.logs.plugin import READY_S, LogsPlugin
 from pytest_elastic.workers.logs.tee import Tee, TeeStream, tee_streams
 from pytest_elastic.workers.spec import WorkerSpec
 from pytest_elastic.workers.store import registry_file
@@ -172,7 +172,7 @@ class ProgramPlan:
         )
         assignment = replace(assignment, store_address=store)
         if self._plugin is not None:
-            return self._placed_by_plugin(self._plugin, assignment)
+            return self._planned(assignment, self._placed(self._plugin, assignment))
         slots = len(worker_ranks(assignment))
         logs = self._logs.prepare_round(assignment.round, assignment.restart_count, slots)
         return self._planned(assignment, logs)
@@ -191,10 +191,15 @@ class ProgramPlan:
         planned = PlannedRound(round=assignment.round)
         for worker, files in zip(worker_ranks(assignment), logs, strict=True):
             environ = self._environ_of(self._environ, assignment, worker, files.error_file)
-            planned.streams.extend(self._streams_of(files, worker.rank))
-            planned.specs.append(
-                self._spec(worker, environ, files.stdout, files.stderr, files.error_file)
+            planned.streams.extend(
+                tee_streams(
+                    files,
+                    self._log_settings,
+                    prefix=self._prefix(worker),
+                    consoles=self._consoles,
+                )
             )
+            planned.specs.append(self._spec(worker, {**environ, **files.environ}, files))
         return planned
 
     def _environ_of(
@@ -216,12 +221,7 @@ class ProgramPlan:
         return environ if self._file_timer is None else {**environ, **self._file_timer.environ}
 
     def _spec(
-        self,
-        worker: WorkerRanks,
-        environ: Mapping[str, str],
-        stdout: str | None,
-        stderr: str | None,
-        error_file: str | None,
+        self, worker: WorkerRanks, environ: Mapping[str, str], logs: WorkerLogs
     ) -> WorkerSpec:
         program = self._config.program
         return WorkerSpec(
@@ -230,35 +230,21 @@ class ProgramPlan:
             command=command_line(program, worker.local_rank),
             environ=environ,
             cwd=self._cwd,
-            stdout=stdout,
-            stderr=stderr,
-            error_file=error_file,
+            stdout=logs.stdout,
+            stderr=logs.stderr,
+            error_file=logs.error_file,
             is_python=runs_our_python(program),
             cpus=None if self._cpus is None else self._cpus[worker.local_rank],
         )
 
-    def _placed_by_plugin(self, plugin: LogsPlugin, assignment: Assignment) -> PlannedRound:
-        ranks = worker_ranks(assignment)
-        environs = [self._environ_of(self._environ, assignment, worker, None) for worker in ranks]
-        # As torchrun, the class is shown what the launcher adds, not all that the agent has.
-        added = [
-            {name: environ[name] for name in self._environ_of({}, assignment, worker, None)}
-            for environ, worker in zip(environs, ranks, strict=True)
-        ]
-        planned = PlannedRound(round=assignment.round)
-        for worker, environ, placed in zip(ranks, environs, plugin.place(added), strict=True):
-            error_file = placed.error_file if placed.error_file != os.devnull else ""
-            planned.streams.extend(self._placed_streams(placed, worker))
-            planned.specs.append(
-                self._spec(
-                    worker,
-                    {**environ, **placed.environ},
-                    placed.stdout or None,
-                    placed.stderr or None,
-                    error_file or None,
-                )
-            )
-        return planned
+    def _placed(self, plugin: LogsPlugin, assignment: Assignment) -> Sequence[WorkerLogs]:
+        """Ask the user's class; as torchrun, it is shown what the launcher adds, and no more."""
+        added = []
+        for worker in worker_ranks(assignment):
+            environ = self._environ_of(self._environ, assignment, worker, None)
+            names = self._environ_of({}, assignment, worker, None)
+            added.append({name: environ[name] for name in names})
+        return plugin.place(added)
 
     def round_started(self, plan: PlannedRound) -> None:
         """Begin to show tee'd output."""
@@ -300,34 +286,12 @@ class ProgramPlan:
             removal.do(lambda: shutil.rmtree(folder, ignore_errors=True))
         removal.wait(_REMOVE_S)
 
-    def _streams_of(self, files: WorkerLogs, rank: int) -> Sequence[TeeStream]:
-        if not files.tee.stdout and not files.tee.stderr:
-            return ()
-        stdout, stderr = self._consoles
-        prefix = self._prefix(rank, files.local_rank)
-        return tee_streams(files, self._log_settings, prefix=prefix, stdout=stdout, stderr=stderr)
-
-    def _placed_streams(self, placed: PlacedOutput, worker: WorkerRanks) -> Iterator[TeeStream]:
-        settings = self._log_settings
-        for path, index, filters, filtered in (
-            (placed.tee_stdout, 0, settings.stdout_filters, placed.filtered_stdout),
-            (placed.tee_stderr, 1, settings.stderr_filters, placed.filtered_stderr),
-        ):
-            if path and path != os.devnull:
-                yield TeeStream(
-                    path=path,
-                    prefix=self._prefix(worker.rank, worker.local_rank),
-                    console=self._consoles[index],
-                    filters=filters,
-                    filtered=filtered or None,
-                )
-
-    def _prefix(self, rank: int, local_rank: int) -> str:
+    def _prefix(self, worker: WorkerRanks) -> str:
         config = self._config
         return line_prefix(
             config.log_line_prefix,
             role=config.role,
-            rank=rank,
-            local_rank=local_rank,
+            rank=worker.rank,
+            local_rank=worker.local_rank,
             hostname=printable(socket.gethostname()),
         )

@@ -17,8 +17,8 @@ import re
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from string import Template
 
 from pytest_elastic.errors import UsageError
@@ -72,15 +72,21 @@ class LogSettings:
 class WorkerLogs:
     """Where one worker's output goes. `stdout` and `stderr` are files, or None for the console.
 
-    `tee` says which of the files are shown on the console too. `error_file` is None where nothing
-    is written at all.
+    `tee_stdout` and `tee_stderr` are files that are shown on the console too, None where none is;
+    those of their lines that the user has chosen go to `filtered_stdout` and `filtered_stderr` as
+    well. `error_file` is None where nothing is written at all. `environ` is what a class of the
+    user's has made of the worker's environment.
     """
 
     local_rank: int
     stdout: str | None
     stderr: str | None
-    error_file: str | None
-    tee: Streams
+    tee_stdout: str | None = None
+    tee_stderr: str | None = None
+    filtered_stdout: str | None = None
+    filtered_stderr: str | None = None
+    error_file: str | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
 
 
 class LogDirectory:
@@ -125,15 +131,12 @@ class LogDirectory:
 
     def prepare_round(self, round: int, restart_count: int, workers: int) -> Sequence[WorkerLogs]:
         """Make the folders of a round; without them its output goes to the console."""
-        if self._settings.log_dir == os.devnull:
-            return [self._plan(local_rank, None) for local_rank in range(workers)]
         if self.path is None:
             return self.without_files(workers)
         try:
             attempt = self._make_attempt(self.path, round, restart_count)
-            folders = [os.path.join(attempt, str(local_rank)) for local_rank in range(workers)]
-            for folder in folders:
-                os.makedirs(folder, exist_ok=True)
+            for local_rank in range(workers):
+                os.makedirs(os.path.join(attempt, str(local_rank)), exist_ok=True)
         except OSError as error:
             self._on_problem(
                 f"cannot make the folder for logs of round {round} in {self.path}: "
@@ -141,7 +144,7 @@ class LogDirectory:
             )
             return self.without_files(workers)
         self._keep_newest(attempt)
-        return [self._plan(local_rank, folder) for local_rank, folder in enumerate(folders)]
+        return [self._plan(local_rank, attempt) for local_rank in range(workers)]
 
     def _keep_newest(self, attempt: str) -> None:
         """Take an old round's folder away for a new one: a job may restart for a month."""
@@ -154,7 +157,7 @@ class LogDirectory:
 
     def without_files(self, workers: int) -> Sequence[WorkerLogs]:
         """Return where the output of a round goes if no file can be made for it."""
-        return [self._plan_without_files(local_rank) for local_rank in range(workers)]
+        return [self._plan(local_rank, None) for local_rank in range(workers)]
 
     def _make_attempt(self, path: str, round: int, restart_count: int) -> str:
         attempt = os.path.join(path, f"attempt_{restart_count}")
@@ -165,34 +168,25 @@ class LogDirectory:
             os.makedirs(attempt, exist_ok=True)
         return attempt
 
-    def _plan_without_files(self, local_rank: int) -> WorkerLogs:
+    def _plan(self, local_rank: int, attempt: str | None) -> WorkerLogs:
+        """Return where a worker's output goes: to files below `attempt`, if there are any."""
+        tee, redirect = _of_rank(self._tee, local_rank), _of_rank(self._redirects, local_rank)
         is_shown = not self._settings.local_ranks or local_rank in self._settings.local_ranks
-        stream = None if is_shown else os.devnull
-        return WorkerLogs(
-            local_rank=local_rank,
-            stdout=stream,
-            stderr=stream,
-            error_file=None,
-            tee=Streams(stdout=False, stderr=False),
-        )
-
-    def _plan(self, local_rank: int, folder: str | None) -> WorkerLogs:
-        tee = _of_rank(self._tee, local_rank)
-        redirect = _of_rank(self._redirects, local_rank)
-        is_shown = not self._settings.local_ranks or local_rank in self._settings.local_ranks
-        files: list[str | None] = []
+        paths: dict[str, str | None] = {}
         for name in ("stdout", "stderr"):
-            if getattr(tee, name) or getattr(redirect, name):
-                files.append(os.devnull if folder is None else os.path.join(folder, f"{name}.log"))
+            is_teed = getattr(tee, name)
+            has_file = is_teed or getattr(redirect, name)
+            if attempt is not None and has_file:
+                paths[name] = os.path.join(attempt, str(local_rank), f"{name}.log")
+                if is_teed and is_shown:
+                    paths[f"tee_{name}"] = paths[name]
+                    paths[f"filtered_{name}"] = os.path.join(attempt, f"filtered_{name}.log")
             else:
-                files.append(None if is_shown else os.devnull)
-        return WorkerLogs(
-            local_rank=local_rank,
-            stdout=files[0],
-            stderr=files[1],
-            error_file=None if folder is None else os.path.join(folder, "error.json"),
-            tee=tee if is_shown and folder is not None else Streams(stdout=False, stderr=False),
-        )
+                is_dropped = has_file and self._settings.log_dir == os.devnull
+                paths[name] = None if is_shown and not is_dropped else os.devnull
+        if attempt is not None:
+            paths["error_file"] = os.path.join(attempt, str(local_rank), "error.json")
+        return WorkerLogs(local_rank=local_rank, **paths)  # type: ignore[arg-type]  # all are paths
 
 
 def parse_streams(text: str, *, option: str) -> dict[int, Streams] | Streams:

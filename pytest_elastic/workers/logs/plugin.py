@@ -15,14 +15,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from pytest_elastic.boot.descriptors import wait_for
 from pytest_elastic.errors import UsageError
-from pytest_elastic.workers.logs.folders import LogSettings
+from pytest_elastic.workers.logs.folders import LogSettings, WorkerLogs
 
-__all__ = ["READY_S", "LogsPlugin", "PlacedOutput", "check_plugin"]
+__all__ = ["READY_S", "LogsPlugin", "check_plugin"]
 
 _GROUP = "torchrun.logs_specs"
 # Importing torch takes a second, on a busy machine some more.
@@ -30,20 +29,6 @@ READY_S = 120.0
 # A class makes folders and returns, while the workers of other nodes wait for this one's.
 _ANSWER_S = 8.0
 _END_S = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedOutput:
-    """What the class says of one worker; an empty path is the console, or nothing to show."""
-
-    environ: Mapping[str, str]
-    stdout: str
-    stderr: str
-    tee_stdout: str
-    tee_stderr: str
-    error_file: str
-    filtered_stdout: str
-    filtered_stderr: str
 
 
 def check_plugin(name: str) -> None:
@@ -93,7 +78,7 @@ class LogsPlugin:
         self._read(READY_S)
         self._is_ready = True
 
-    def place(self, environs: Sequence[Mapping[str, str]]) -> Sequence[PlacedOutput]:
+    def place(self, environs: Sequence[Mapping[str, str]]) -> Sequence[WorkerLogs]:
         """Ask where the output of a round's workers goes; raises UsageError if it does not say."""
         assert self._process.stdin is not None, "it was started with a pipe"
         question = json.dumps({rank: dict(environ) for rank, environ in enumerate(environs)})
@@ -102,9 +87,7 @@ class LogsPlugin:
             self._process.stdin.flush()
         except OSError as error:
             raise self.failed("its process has ended") from error
-        answer = self._read(_ANSWER_S)
-        filtered = {key: answer[key] for key in ("filtered_stdout", "filtered_stderr")}
-        return [PlacedOutput(**worker, **filtered) for worker in answer["workers"]]
+        return [WorkerLogs(**worker) for worker in self._read(_ANSWER_S)["workers"]]
 
     def close(self) -> None:
         """End the process."""

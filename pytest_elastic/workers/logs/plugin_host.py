@@ -55,23 +55,28 @@ def _make(settings: dict[str, Any]) -> Any:  # noqa: ANN401 (a class of the user
 
 
 def _reify(specs: Any, environs: dict[int, dict[str, str]]) -> dict[str, Any]:  # noqa: ANN401
-    """Return what the object says of each worker; it may add to their environments."""
+    """Return what the object says of each worker, as `folders.WorkerLogs` has it.
+
+    It may add to their environments. An empty path is the console, or nothing to show.
+    """
     places = specs.reify(environs)
-    return {
-        "workers": [
-            {
-                "environ": environs[rank],
-                "stdout": places.stdouts[rank],
-                "stderr": places.stderrs[rank],
-                "tee_stdout": places.tee_stdouts.get(rank, ""),
-                "tee_stderr": places.tee_stderrs.get(rank, ""),
-                "error_file": places.error_files.get(rank, ""),
-            }
-            for rank in sorted(environs)
-        ],
-        "filtered_stdout": getattr(places, "filtered_stdout", ""),
-        "filtered_stderr": getattr(places, "filtered_stderr", ""),
-    }
+    workers = []
+    for rank in sorted(environs):
+        read_by_agent = {
+            "tee_stdout": places.tee_stdouts.get(rank),
+            "tee_stderr": places.tee_stderrs.get(rank),
+            "error_file": places.error_files.get(rank),
+        }
+        paths = {
+            "stdout": places.stdouts[rank],
+            "stderr": places.stderrs[rank],
+            "filtered_stdout": getattr(places, "filtered_stdout", None),
+            "filtered_stderr": getattr(places, "filtered_stderr", None),
+            **{name: path for name, path in read_by_agent.items() if path != os.devnull},
+        }
+        said = {name: path or None for name, path in paths.items()}
+        workers.append({"local_rank": rank, "environ": environs[rank], **said})
+    return {"workers": workers}
 
 
 if __name__ == "__main__":

@@ -54,26 +54,18 @@ class TeeStream:
 
 
 def tee_streams(
-    logs: WorkerLogs, settings: LogSettings, *, prefix: str, stdout: Console, stderr: Console
+    logs: WorkerLogs, settings: LogSettings, *, prefix: str, consoles: tuple[Console, Console]
 ) -> list[TeeStream]:
     """Return the streams of one worker that are to be shown, each on the console of its kind."""
-    streams = []
-    for path, is_shown, console, filters, name in (
-        (logs.stdout, logs.tee.stdout, stdout, settings.stdout_filters, "stdout"),
-        (logs.stderr, logs.tee.stderr, stderr, settings.stderr_filters, "stderr"),
-    ):
-        if path is not None and is_shown:
-            attempt = os.path.dirname(os.path.dirname(path))
-            streams.append(
-                TeeStream(
-                    path=path,
-                    prefix=prefix,
-                    console=console,
-                    filters=filters,
-                    filtered=os.path.join(attempt, f"filtered_{name}.log"),
-                )
-            )
-    return streams
+    stdout, stderr = consoles
+    return [
+        TeeStream(path=path, prefix=prefix, console=console, filters=filters, filtered=filtered)
+        for path, console, filters, filtered in (
+            (logs.tee_stdout, stdout, settings.stdout_filters, logs.filtered_stdout),
+            (logs.tee_stderr, stderr, settings.stderr_filters, logs.filtered_stderr),
+        )
+        if path is not None
+    ]
 
 
 @dataclass(slots=True)

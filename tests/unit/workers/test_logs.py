@@ -92,9 +92,11 @@ def test_tee_writes_a_file_and_shows_it(tmp_path: Path) -> None:
     logs = opened(LogSettings(log_dir=str(tmp_path), redirects="1:2", tee="0:1"), "job")
     first, second = logs.prepare_round(1, 0, 2)
     assert first.stdout is not None
-    assert (first.stderr, first.tee) == (None, Streams(stdout=True, stderr=False))
+    assert (first.stderr, first.tee_stdout, first.tee_stderr) == (None, first.stdout, None)
+    attempt = Path(first.stdout).parent.parent
+    assert first.filtered_stdout == str(attempt / "filtered_stdout.log")
     assert second.stderr is not None
-    assert (second.stdout, second.tee) == (None, NONE)
+    assert (second.stdout, second.tee_stdout, second.tee_stderr) == (None, None, None)
 
 
 def test_ranks_that_are_filtered_out_are_not_shown(tmp_path: Path) -> None:
@@ -102,8 +104,8 @@ def test_ranks_that_are_filtered_out_are_not_shown(tmp_path: Path) -> None:
     settings = LogSettings(log_dir=str(tmp_path), tee="1", local_ranks=(1,))
     first, second = opened(settings, "job").prepare_round(1, 0, 2)
     assert first.stdout is not None
-    assert (first.stderr, first.tee) == (os.devnull, NONE)
-    assert (second.stderr, second.tee) == (None, Streams(stdout=True, stderr=False))
+    assert (first.stderr, first.tee_stdout, first.tee_stderr) == (os.devnull, None, None)
+    assert (second.stderr, second.tee_stdout, second.tee_stderr) == (None, second.stdout, None)
 
 
 def test_the_null_device_as_log_dir_writes_nothing() -> None:
@@ -111,7 +113,7 @@ def test_the_null_device_as_log_dir_writes_nothing() -> None:
     settings = LogSettings(log_dir=os.devnull, redirects="1", tee="2")
     (worker,) = opened(settings, "job").prepare_round(1, 0, 1)
     assert (worker.stdout, worker.stderr) == (os.devnull, os.devnull)
-    assert (worker.error_file, worker.tee) == (None, NONE)
+    assert (worker.error_file, worker.tee_stdout, worker.tee_stderr) == (None, None, None)
 
 
 def test_a_log_dir_that_cannot_be_made_is_a_usage_error(tmp_path: Path) -> None:
@@ -146,7 +148,7 @@ def test_a_folder_that_is_gone_sends_the_output_of_a_round_to_the_console(tmp_pa
     os.rmdir(logs.path)
     first, second = logs.prepare_round(2, 0, 2)
     assert (first.stdout, second.stdout) == (os.devnull, None)
-    assert (second.error_file, second.tee) == (None, NONE)
+    assert (second.error_file, second.tee_stdout, second.tee_stderr) == (None, None, None)
     (problem,) = problems
     assert "of round 2 in" in problem
     assert problem.endswith("No such file or directory; its output goes to the console")
