@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.wire import Value
+from pytest_elastic.wire import Value, kind_of
 
 __all__ = [
     "Ask",
@@ -15,6 +15,7 @@ __all__ = [
     "BridgeInput",
     "Emit",
     "Formed",
+    "FromHost",
     "HandlerFailed",
     "HandlerReady",
     "HostLost",
@@ -24,11 +25,15 @@ __all__ = [
 ]
 
 
-class HandlerReady(Value):
+class Said(Value, tag_field="said", tag=kind_of):
+    """What the process that runs the handler says; what members say may be anything."""
+
+
+class HandlerReady(Said):
     """The handler has been made."""
 
 
-class HandlerFailed(Value):
+class HandlerFailed(Said):
     """A call to the handler failed.
 
     `kind`: "usage" (it cannot be made), "closed", "spare" (closed, and this node was one too many),
@@ -39,25 +44,25 @@ class HandlerFailed(Value):
 
     kind: str
     reason: str
-    over: Mapping[str, Any] | None = None
+    over: Any = None
     is_all_done: bool = False
 
 
-class Formed(Value):
+class Formed(Said):
     """A round formed; `entries` is what its members say of themselves, by rank."""
 
     group_rank: int
-    entries: Sequence[Mapping[str, Any]]
+    entries: Sequence[Any]
 
 
-class StoreKnown(Value):
+class StoreKnown(Said):
     """The worker store of the round listens at `address:port`."""
 
     address: str
     port: int
 
 
-class News(Value):
+class News(Said):
     """What a look at the handler and at the round's store showed.
 
     `broken`: why a member ended the round. `over`: how a member says that the job ended.
@@ -68,18 +73,19 @@ class News(Value):
     waiting: int = 0
     is_closed: bool = False
     broken: str | None = None
-    over: Mapping[str, Any] | None = None
+    over: Any = None
     is_some_done: bool = False
     is_all_done: bool = False
 
 
-class HostLost(Value):
+class HostLost(Said):
     """The process that runs the handler is gone, or what it stands on does not answer."""
 
     reason: str
 
 
-BridgeInput = HandlerReady | HandlerFailed | Formed | StoreKnown | News | HostLost | ports.Request
+FromHost = HandlerReady | HandlerFailed | Formed | StoreKnown | News | HostLost
+BridgeInput = FromHost | ports.Request
 
 
 class Ask(Value):

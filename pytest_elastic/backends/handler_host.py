@@ -20,6 +20,9 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
+from pytest_elastic.backends import bridge_vocabulary as v
 from pytest_elastic.backends.names import handler_endpoint
 from pytest_elastic.boot import proc_title
 from pytest_elastic.boot.descriptors import close_all_but
@@ -50,15 +53,17 @@ _NAME_S = 5.0
 _REPEATABLE = ("publish_store", "mark_done", "break_round")
 
 _PREFIX = "pytest-elastic"
+# What is said unasked answers this one.
+_NO_QUESTION = 0
 _PR_SET_PDEATHSIG = 1
 
 
 class _CallFailed(Exception):
     """A call ends with this answer."""
 
-    def __init__(self, kind: str, reason: str, **more: object) -> None:
+    def __init__(self, kind: str, reason: str, **last_words: Any) -> None:  # noqa: ANN401
         super().__init__(reason)
-        self.answer = {"error": reason, "kind": kind, **more}
+        self.answer = v.HandlerFailed(kind=kind, reason=reason, **last_words)
 
 
 class HandlerHostRole:
@@ -90,7 +95,8 @@ class HandlerHostRole:
         )
         loop.enable_thread_wakeup()
 
-        def say(message: JsonObject) -> None:
+        def say(answers: int, said: v.FromHost | None) -> None:
+            message = {"answers": answers, "said": msgspec.to_builtins(said)}
             loop.call_from_thread(lambda: channel.send(message))
 
         threading.Thread(target=_Caller(self._argument, self._orders, say).run, daemon=True).start()
@@ -105,7 +111,7 @@ class _Caller:
         self,
         argument: Mapping[str, Any],
         orders: queue.SimpleQueue[JsonObject],
-        say: Callable[[JsonObject], None],
+        say: Callable[[int, v.FromHost | None], None],
     ) -> None:
         self._argument = argument
         self._orders = orders
@@ -113,12 +119,12 @@ class _Caller:
         self._handler: Any = None
         self._info: Any = None  # torch's RendezvousInfo of the newest round
         self._round = 0  # watched, if not 0
-        self._last_news: JsonObject = {}
+        self._last_news: v.News | None = None
         self._silent_since: float | None = None
 
     def run(self) -> None:
         """Answer questions, one after the other, and look around in between."""
-        calls: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
+        calls: Mapping[str, Callable[..., v.FromHost | None]] = {
             "import": self._import,
             "open": self._open,
             "join": self._join,
@@ -138,29 +144,27 @@ class _Caller:
             except queue.Empty:
                 self._look()
                 continue
-            self._say({"id": order["id"], **self._perform(calls[order["call"]], order)})
+            self._say(order["id"], self._perform(calls[order["call"]], order))
 
     def _perform(
-        self, call: Callable[[Mapping[str, Any]], Mapping[str, Any]], order: JsonObject
-    ) -> Mapping[str, Any]:
+        self, call: Callable[..., v.FromHost | None], order: JsonObject
+    ) -> v.FromHost | None:
         """Make one call; what only writes into the round's store is tried again for a while."""
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                return call(order["arguments"])
+                return call(**order["arguments"])
             except _CallFailed as failed:
                 return failed.answer
             except Exception as error:  # noqa: BLE001 (the agent says it, in its own words)
                 if order["call"] not in _REPEATABLE or time.monotonic() >= deadline:
-                    return {"error": _text(error), "kind": "lost"}
+                    return v.HandlerFailed(kind="lost", reason=_text(error))
             time.sleep(_LOOK_S)
 
-    def _import(self, _arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _import(self) -> None:
         import torch.distributed.elastic.rendezvous  # noqa: F401
 
-        return {}
-
-    def _open(self, _arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _open(self) -> v.HandlerReady:
         """Make the handler; try again while the endpoint has no address."""
         deadline = time.monotonic() + self._join_timeout_s()
         while True:
@@ -180,7 +184,7 @@ class _Caller:
                     raise _CallFailed("lost", f"cannot reach {what}: {_text(error)}") from error
                 time.sleep(_LOOK_S)
             else:
-                return {}
+                return v.HandlerReady()
 
     def _new_handler(self) -> Any:  # noqa: ANN401 (torch's RendezvousHandler)
         from torch.distributed.elastic.rendezvous import RendezvousParameters
@@ -207,20 +211,21 @@ class _Caller:
         except ValueError:
             return _JOIN_S  # the handler says what is wrong with it
 
-    def _join(self, _arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _join(self) -> None:
         self._round, last = 0, self._info
         try:
-            info = self._handler.next_rendezvous()
+            self._info = self._handler.next_rendezvous()
         except Exception as error:
             kind = _KINDS.get(type(error).__name__, "lost")
-            raise _CallFailed(kind, f"{_text(error)}", **_last_words(last)) from error
-        self._info = info
-        return {}
+            words = _last_words(last)
+            raise _CallFailed(
+                kind, _text(error), over=words["over"], is_all_done=words["is_all_done"]
+            ) from error
 
-    def _introduce(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _introduce(self, entry: Mapping[str, Any]) -> v.Formed:
         info = self._info
         try:
-            info.store.set(_key("entry", info.rank), json.dumps(arguments["entry"]))
+            info.store.set(_key("entry", info.rank), json.dumps(entry))
             keys = [_key("entry", rank) for rank in range(info.world_size)]
             info.store.wait(keys, timedelta(seconds=_PEERS_S))
             entries = [json.loads(info.store.get(key)) for key in keys]
@@ -228,38 +233,34 @@ class _Caller:
             raise _CallFailed(
                 "peers", f"a member of the round did not identify itself within {_PEERS_S:g} s"
             ) from error
-        return {"group_rank": info.rank, "entries": entries}
+        return v.Formed(group_rank=info.rank, entries=entries)
 
-    def _watch(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        self._round, self._last_news = int(arguments["round"]), {}
-        return {}
+    def _watch(self, round: int) -> None:
+        self._round, self._last_news = round, None
 
-    def _publish_store(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        self._info.store.set(_key("store"), json.dumps(dict(arguments)))
-        return dict(arguments)
+    def _publish_store(self, address: str, port: int) -> v.StoreKnown:
+        self._info.store.set(_key("store"), json.dumps({"address": address, "port": port}))
+        return v.StoreKnown(address=address, port=port)
 
-    def _await_store(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        self._watch(arguments)
+    def _await_store(self, round: int) -> v.StoreKnown:
+        self._watch(round)
         deadline = time.monotonic() + _PEERS_S
         while time.monotonic() < deadline:
             if self._info.store.check([_key("store")]):
-                answer: dict[str, Any] = json.loads(self._info.store.get(_key("store")))
-                return answer
+                return v.StoreKnown(**json.loads(self._info.store.get(_key("store"))))
             if self._info.store.check([_key("broken")]):
                 break
             time.sleep(0.02)
         raise _CallFailed("peers", "the first member of the round opened no worker store")
 
-    def _mark_done(self, _arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _mark_done(self) -> None:
         self._info.store.set(_key("done", self._info.rank), "1")
         self._info.store.set(_key("some_done"), "1")
-        return {}
 
-    def _break_round(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        self._info.store.set(_key("broken"), str(arguments["reason"]))
-        return {}
+    def _break_round(self, reason: str) -> None:
+        self._info.store.set(_key("broken"), reason)
 
-    def _part(self, _arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _part(self) -> None:
         """Wait a moment for the others to know the end as well."""
         self._round = 0
         store, deadline = self._info.store, time.monotonic() + _PART_S
@@ -267,24 +268,23 @@ class _Caller:
         while gone < self._info.world_size and time.monotonic() < deadline:
             time.sleep(0.05)
             gone = store.add(_key("parted"), 0)
-        return {}
 
-    def _end(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        self._info.store.set(_key("over"), json.dumps(arguments["over"]))
-        return self._finish(arguments)
+    def _end(self, over: Mapping[str, Any]) -> None:
+        self._info.store.set(_key("over"), json.dumps(over))
+        self._finish()
 
-    def _finish(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        self._part(arguments)
+    def _finish(self) -> None:
+        self._part()
         # Closes the rendezvous for all, as with torchrun: waiting nodes need not wait any more.
         self._handler.shutdown()
-        return {}
 
     def _look(self) -> None:
         """Say what has changed since the last look."""
         if not self._round:
             return
         try:
-            is_closed, waiting = self._handler.is_closed(), self._handler.num_nodes_waiting()
+            is_closed = bool(self._handler.is_closed())
+            waiting = int(self._handler.num_nodes_waiting())
             words = _last_words(self._info)
             broken = _read(self._info.store, "broken")
         except Exception as error:  # noqa: BLE001 (whatever the handler stands on)
@@ -292,19 +292,16 @@ class _Caller:
             self._silent_since = self._silent_since or now
             if now - self._silent_since >= _PATIENCE_S:
                 self._round = 0
-                self._say({"lost": f"no answer for {_PATIENCE_S:g} s: {_text(error)}"})
+                reason = f"no answer for {_PATIENCE_S:g} s: {_text(error)}"
+                self._say(_NO_QUESTION, v.HostLost(reason=reason))
             return
         self._silent_since = None
-        news = {
-            "round": self._round,
-            "waiting": waiting,
-            "is_closed": is_closed,
-            "broken": broken,
-            **words,
-        }
+        news = v.News(
+            round=self._round, waiting=waiting, is_closed=is_closed, broken=broken, **words
+        )
         if news != self._last_news:
             self._last_news = news
-            self._say({"news": news})
+            self._say(_NO_QUESTION, news)
 
 
 # torch's exceptions by name: some torch versions lack the last one.

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 from typing_extensions import assert_never
 
 from pytest_elastic.backends import bridge_vocabulary as v
@@ -146,20 +147,18 @@ class TorchBridge:
         )
 
     def _received(self, message: JsonObject, _fds: list[int]) -> None:
-        if "news" in message:
-            self._tell(v.News(**message["news"]))
-        elif "lost" in message:
-            self._tell(v.HostLost(reason=message["lost"]))
-        else:
-            call = self._asked.pop(message["id"])
-            if call == "join" and "error" not in message:
-                self._introduce()
-                return
-            self._has_joined |= call == "introduce" and "error" not in message
-            given = _answer(call, message)
-            if given is not None:
-                self._tell(given)
-            self._finish_when_silent()
+        call = self._asked.pop(message["answers"], "")  # else it was not asked for
+        said = message["said"]
+        given: v.BridgeInput | None = said and msgspec.convert(said, v.FromHost)
+        has_failed = isinstance(given, v.HandlerFailed)
+        if call == "join" and not has_failed:
+            self._introduce()
+            return
+        self._has_joined |= call == "introduce" and not has_failed
+        # Last words were said as well as they could be.
+        if given is not None and not (has_failed and call in _LAST_WORDS):
+            self._tell(given)
+        self._finish_when_silent()
 
     def _introduce(self) -> None:
         """Tell the members of the formed round this node's name and address."""
@@ -208,25 +207,3 @@ class TorchBridge:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             self._reap()
         on_closed()
-
-
-def _answer(call: str, answer: JsonObject) -> v.BridgeInput | None:
-    """Return what an answer means to the machine, if anything."""
-    if "error" in answer:
-        if call in _LAST_WORDS:
-            return None  # said as well as it could be
-        return v.HandlerFailed(
-            kind=answer["kind"],
-            reason=answer["error"],
-            over=answer.get("over"),
-            is_all_done=answer.get("is_all_done", False),
-        )
-    match call:
-        case "open":
-            return v.HandlerReady()
-        case "introduce":
-            return v.Formed(group_rank=answer["group_rank"], entries=answer["entries"])
-        case "publish_store" | "await_store":
-            return v.StoreKnown(address=answer["address"], port=answer["port"])
-        case _:
-            return None
