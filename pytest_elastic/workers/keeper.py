@@ -203,10 +203,7 @@ class KeeperRole:
     # --- orders ---
 
     def _received(self, message: JsonObject, fds: list[int]) -> None:
-        order = messages.decode(message)
-        if not isinstance(order, Order):
-            raise InternalError(f"the agent sent a report to its keeper: {order!r:.200}")
-        self._orders.append((order, fds))
+        self._orders.append((messages.decode(message, Order), fds))
         self._loop.stop()
 
     def _obey(self, order: Order, fds: list[int]) -> Role | Program | None:

@@ -18,7 +18,7 @@ from pytest_elastic.boot.role import Role
 from pytest_elastic.boot.spawn import command_and_environ, fork_and_execute
 from pytest_elastic.channel import Channel, JsonObject
 from pytest_elastic.credentials import Credentials
-from pytest_elastic.errors import InternalError, UsageError
+from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop
 from pytest_elastic.workers import messages, process_tree
 from pytest_elastic.workers.keeper_settings import LINGER_S, KeeperSettings
@@ -167,11 +167,8 @@ class Keeper:
     def _received(self, message: JsonObject, fds: list[int]) -> None:
         for fd in fds:
             os.close(fd)
-        report = messages.decode(message)
-        if not isinstance(report, Report):
-            raise InternalError(f"the keeper sent an order to its agent: {report!r:.200}")
         self._is_ready = True
-        self._on_report(report)
+        self._on_report(messages.decode(message, Report))
 
     def _channel_closed(self, reason: str) -> None:
         # It is dead, as its pidfd will say, or it cannot obey any more and has to be killed.

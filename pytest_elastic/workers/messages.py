@@ -1,7 +1,7 @@
 """What agent and keeper say to each other, over one Unix socket pair, as JSON objects.
 
 Orders go from the agent to the keeper, reports come back. `encode` and `decode` are each other's
-inverse, and `decode` refuses what it does not know.
+inverse, and `decode` refuses what is not expected.
 """
 
 from __future__ import annotations
@@ -239,10 +239,12 @@ def encode(message: Order | Report) -> dict[str, Any]:
     return fields
 
 
-def decode(fields: Mapping[str, Any]) -> Order | Report:
-    """Return the message a JSON object stands for; raises InternalError for anything else."""
+def decode(fields: Mapping[str, Any], kind: Any) -> Any:  # noqa: ANN401 (a type, or several)
+    """Return the message of a kind, such as `Order`, that a JSON object stands for.
+
+    Raises InternalError for anything else.
+    """
     try:
-        message: Order | Report = msgspec.convert(fields, Order | Report)
+        return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         raise InternalError(f"agent and keeper disagree about a message: {error}") from error
-    return message

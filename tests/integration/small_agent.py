@@ -113,9 +113,7 @@ class AgentProcess:
         if "kind" not in message:
             self.notes.append(message)
             return
-        report = messages.decode(message)
-        assert isinstance(report, Report), message
-        self.reports.append(report)
+        self.reports.append(messages.decode(message, Report))
 
 
 def python_worker(
@@ -160,9 +158,7 @@ class _Agent:
 
     def _received(self, message: JsonObject, _fds: list[int]) -> None:
         if "kind" in message:
-            order = messages.decode(message)
-            assert isinstance(order, Order), message
-            self._keeper.send(order)
+            self._keeper.send(messages.decode(message, Order))
         elif "keep_listener" in message:
             self._listener = listen("127.0.0.1", 0)
             self._keeper.keep_listener(self._listener, message["keep_listener"])

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Collection
-from typing import cast
 
 from pytest_elastic.boot.role import Role
 from pytest_elastic.boot.spawn import command_and_environ, fork_and_execute
@@ -95,7 +94,7 @@ class StoreLink:
         return None
 
     def _answered(self, message: JsonObject, _fds: list[int]) -> None:
-        answer = cast("StoreAnswered", messages.decode(message))
+        answer: StoreAnswered = messages.decode(message, StoreAnswered)
         order = self._waiting.pop(answer.id, None)
         if order is None:
             return

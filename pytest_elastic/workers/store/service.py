@@ -75,9 +75,7 @@ class StoreServiceRole:
         raise InternalError("the store service's loop ended")
 
     def _received(self, message: JsonObject, _fds: list[int]) -> None:
-        order = messages.decode(message)
-        if not isinstance(order, CallStore):
-            raise InternalError(f"the store service received {order!r:.200}")
+        order: CallStore = messages.decode(message, CallStore)
         if self._busy_threads >= _MAX_THREADS:
             error = f"{self._busy_threads} calls to stores hang already: is their host frozen?"
             self._channel.send(messages.encode(StoreAnswered(id=order.id, error=error)))
