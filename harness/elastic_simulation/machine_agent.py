@@ -98,9 +98,10 @@ class MachineAgent(PlayedAgent):
 
     def _answer_store(self, round_: int) -> None:
         if self.store_problem:
-            self._give(a.StoreBroken(round=round_, reason=self.store_problem))
+            self._give(ports.StoreFailed(round=round_, reason=self.store_problem))
         elif self.opens_stores:
-            self._give(a.StoreReady(round=round_, address=self.process.name, port=20000 + round_))
+            name, port = self.process.name, 20000 + round_
+            self._give(ports.StoreOpened(round=round_, address=name, port=port))
 
     def _exit(self, command: a.Exit) -> None:
         self._has_exited = True

@@ -251,10 +251,10 @@ class Agent:
 
     def _on_store(self, round_: int, port: int, error: str) -> None:
         if error:
-            self._tell(m.StoreBroken(round=round_, reason=error))
+            self._tell(ports.StoreFailed(round=round_, reason=error))
         else:
             self._worker_stores[round_] = port
-            self._tell(m.StoreReady(round=round_, address=self._own_address(), port=port))
+            self._tell(ports.StoreOpened(round=round_, address=self._own_address(), port=port))
 
     def _exit(self, command: m.Exit) -> None:
         self._exit_code = command.code

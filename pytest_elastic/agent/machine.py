@@ -19,18 +19,18 @@ which owns the worker processes. It promises:
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
 
+from msgspec.structs import replace
 from typing_extensions import assert_never
 
 from pytest_elastic.agent import messages as m
+from pytest_elastic.agent.outcome import EXIT_CODES
 from pytest_elastic.agent.phases import ALLOWED, Phase
 from pytest_elastic.agent.ranks import worker_ranks, world_size
 from pytest_elastic.agent.worker_group import WorkerGroup
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.model import Assignment, Failure
-from pytest_elastic.wire import Value
 from pytest_elastic.workers import messages as w
 
 __all__ = ["PASSED_ON", "AgentMachine"]
@@ -41,16 +41,6 @@ _HURRIED_S = 2.0
 # What schedulers send as a hint (Slurm's --signal): the program decides what to do about it, while
 # torchrun ends the job.
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-
-_EXIT_CODES = {"succeeded": 0, "failed": 1, "refused": 2, "lost": 3}
-
-
-class _Ending(Value):
-    """How the agent will exit, once no worker is left or what is left cannot be killed."""
-
-    code: int
-    result: str
-    reason: str
 
 
 class AgentMachine:
@@ -78,7 +68,8 @@ class AgentMachine:
         self._kill_timeout_s = kill_timeout_s
         self._leave_timeout_s = leave_timeout_s
         self._group: WorkerGroup | None = None
-        self._ending: _Ending | None = None
+        # How the agent will exit, once no worker is left or what is left cannot be killed.
+        self._ending: m.Exit | None = None
         self._drain_signal: int | None = None
         self._leave_by: float | None = None
         self._has_exited = False
@@ -129,12 +120,8 @@ class AgentMachine:
                 self._on_lease_expired(round_, now)
             case m.KeeperGone(reason=reason, has_begun=has_begun):
                 self._on_keeper_gone(reason, "lost" if has_begun else "refused")
-            case m.StoreReady():
-                self._ask(
-                    ports.StoreOpened(round=given.round, address=given.address, port=given.port)
-                )
-            case m.StoreBroken():
-                self._ask(ports.StoreFailed(round=given.round, reason=given.reason))
+            case ports.StoreOpened() | ports.StoreFailed():
+                self._ask(given)
             case m.SignalArrived():
                 self._on_signal(given, now)
             case m.TimePassed():
@@ -246,16 +233,12 @@ class AgentMachine:
         self._kill(group, now)
 
     def _on_job_over(self, notice: ports.JobOver, now: float) -> None:
-        if notice.result == "drained":
-            code = 128 + (self._drain_signal or signal.SIGTERM)
-        else:
-            code = _EXIT_CODES[notice.result]
         if (group := self._living) is not None:
             if notice.result in ("lost", "refused"):
                 self._kill(group, now)
             else:
                 self._end_group(group, self._shutdown_timeout_s, signal.SIGTERM, now)
-        self._ending = _Ending(code=code, result=notice.result, reason=notice.reason)
+        self._ending = self._exit_by(notice.result, notice.reason)
 
     def _on_started(self, given: w.WorkersRunning) -> None:
         group = self._running(given.round)
@@ -383,7 +366,7 @@ class AgentMachine:
         """
         if self._group is not None:
             self._group.is_gone = True
-        self._exit(_Ending(code=_EXIT_CODES[result], result=result, reason=reason))
+        self._exit(self._exit_by(result, reason))
 
     def _on_signal(self, given: m.SignalArrived, now: float) -> None:
         group = self._living
@@ -421,11 +404,8 @@ class AgentMachine:
                 if not group.is_held:
                     self._continue(group)
         if self._leave_by is not None and now >= self._leave_by and self._ending is None:
-            self._ending = _Ending(
-                code=128 + (self._drain_signal or signal.SIGTERM),
-                result="drained",
-                reason="left without permission: no leader answered",
-            )
+            reason = "left without permission: no leader answered"
+            self._ending = self._exit_by("drained", reason)
 
     def _end_group(self, group: WorkerGroup, grace_s: float, signum: int, now: float) -> None:
         """Begin to end a group within `grace_s`, or hurry one that is ending already."""
@@ -451,9 +431,9 @@ class AgentMachine:
         """
         group.was_given_up()
         if self._ending is not None or self.phase is Phase.DRAINING:
-            self._ending = self._ending or _stuck(group)
+            self._ending = self._ending or self._exit_by("lost", _stuck(group))
             return
-        reason = f"{_stuck(group).reason}, so it cannot run another one"
+        reason = f"{_stuck(group)}, so it cannot run another one"
         self._ask(ports.DrainRequested(reason=reason, grace_s=0.0))
         self._ask(ports.WorkersGone(round=group.round))
         self._leave_by = now + self._leave_timeout_s
@@ -478,16 +458,19 @@ class AgentMachine:
         if self._living is None or self._living.is_given_up:
             self._exit(self._ending)
 
-    def _exit(self, ending: _Ending) -> None:
+    def _exit(self, ending: m.Exit) -> None:
         left = self._living
         if left is not None and ending.result == "drained":
-            ending = _stuck(left)
+            ending = self._exit_by("lost", _stuck(left))
         self._become(Phase.DONE if ending.result in ("succeeded", "drained") else Phase.FAILED)
         self._has_exited = True
-        stuck = () if left is None else left.pids_left
-        self._out.append(
-            m.Exit(code=ending.code, result=ending.result, reason=ending.reason, stuck=stuck)
-        )
+        self._out.append(replace(ending, stuck=() if left is None else left.pids_left))
+
+    def _exit_by(self, result: str, reason: str) -> m.Exit:
+        """Return how the agent exits by a result of `JobOver`."""
+        # Who leaves ends as by the signal that it has obeyed.
+        drained = 128 + (self._drain_signal or signal.SIGTERM)
+        return m.Exit(code=EXIT_CODES.get(result, drained), result=result, reason=reason)
 
     def _running(self, round_: int) -> WorkerGroup | None:
         return self._living if self.running_round == round_ else None
@@ -498,12 +481,6 @@ class AgentMachine:
     def _emit(self, *facts: events.Event) -> None:
         self._out.extend(m.Emit(event=fact) for fact in facts)
 
-    def describe(self) -> str:
-        """Return one line about the machine, for logs and transcripts."""
-        running: Iterable[str] = () if self.running_round is None else (f"r{self.running_round}",)
-        return " ".join((self._node, self.phase.value, *running))
 
-
-def _stuck(group: WorkerGroup) -> _Ending:
-    reason = f"processes of round {group.round} have outlived SIGKILL"
-    return _Ending(code=_EXIT_CODES["lost"], result="lost", reason=reason)
+def _stuck(group: WorkerGroup) -> str:
+    return f"processes of round {group.round} have outlived SIGKILL"

@@ -2,14 +2,15 @@
 
 Inputs are facts from its surroundings (a notice of the rendezvous, a report about a worker, a
 signal, the time); commands are for the driver in `agent.agent` to perform. What the keeper reports
-and is ordered is passed on as it is, but for a worker's end, of which more is found out.
+and is ordered is passed on as it is, but for a worker's end, of which more is found out; so is what
+became of a worker store.
 """
 
 from __future__ import annotations
 
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous.model import NOT_AVAILABLE, Assignment
-from pytest_elastic.rendezvous.ports import Notice, Request
+from pytest_elastic.rendezvous.ports import Notice, Request, StoreFailed, StoreOpened
 from pytest_elastic.wire import Value
 from pytest_elastic.workers import messages as w
 
@@ -25,8 +26,6 @@ __all__ = [
     "OpenWorkerStore",
     "SignalArrived",
     "Start",
-    "StoreBroken",
-    "StoreReady",
     "TimePassed",
     "WorkerExit",
 ]
@@ -64,21 +63,6 @@ class KeeperGone(Value):
     has_begun: bool = True
 
 
-class StoreReady(Value):
-    """The worker store of a round listens."""
-
-    round: int
-    address: str
-    port: int
-
-
-class StoreBroken(Value):
-    """The worker store of a round could not be opened."""
-
-    round: int
-    reason: str
-
-
 class SignalArrived(Value):
     """The agent was told to end (SIGTERM and its like)."""
 
@@ -98,8 +82,8 @@ AgentInput = (
     | w.GroupGone
     | w.LeaseRanOut
     | KeeperGone
-    | StoreReady
-    | StoreBroken
+    | StoreOpened
+    | StoreFailed
     | SignalArrived
     | TimePassed
 )
@@ -118,7 +102,7 @@ class Start(Value):
 
 
 class OpenWorkerStore(Value):
-    """Open a fresh worker store for the round; answered by StoreReady or StoreBroken."""
+    """Open a fresh worker store for the round; answered by StoreOpened or StoreFailed."""
 
     round: int
 

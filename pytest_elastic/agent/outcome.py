@@ -11,9 +11,11 @@ from pytest_elastic.rendezvous.model import Failure
 from pytest_elastic.rendezvous.ports import JobOver
 from pytest_elastic.wire import Value
 
-__all__ = ["Outcome"]
+__all__ = ["EXIT_CODES", "RESULTS", "Outcome"]
 
-_RESULTS = {0: "succeeded", 1: "failed", 2: "refused", 3: "lost"}
+# Of an agent, by what `ports.JobOver` says; one that left has ended as by a signal.
+EXIT_CODES = {"succeeded": 0, "failed": 1, "refused": 2, "lost": 3}
+RESULTS = {code: result for result, code in EXIT_CODES.items()}
 
 
 class Outcome(Value):
@@ -39,7 +41,7 @@ class Outcome(Value):
                 return replace(self, ranks=(*self.ranks, event.rank))
             case events.AgentExited(exit_code=code):
                 # Without a last word of the rendezvous, the code is what there is.
-                result = self.result or _RESULTS.get(code, "drained")
+                result = self.result or RESULTS.get(code, "drained")
                 reason = self.reason or event.reason
                 return replace(self, result=result, exit_code=code, reason=reason)
             case _:

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import msgspec
 
-from pytest_elastic.agent.outcome import Outcome
+from pytest_elastic.agent.outcome import RESULTS, Outcome
 from pytest_elastic.errors import ElasticError, InternalError
 from pytest_elastic.whole_file import replace_file
 
@@ -28,7 +28,6 @@ __all__ = ["CONFIG_FILE", "main", "read_outcome"]
 CONFIG_FILE = "config.pickle"
 _OUTCOME_FILE = "outcome.json"
 _PR_SET_PDEATHSIG = 1
-_RESULTS = {2: "refused", 3: "lost"}
 
 
 def read_outcome(folder: str) -> Outcome | None:
@@ -76,7 +75,7 @@ def _take_part(folder: str, caller: int) -> int:
     try:
         launch(config, on_outcome=found.append)
     except ElasticError as error:
-        result = _RESULTS.get(error.exit_code, "")
+        result = RESULTS.get(error.exit_code, "")
         found.append(Outcome(result=result, reason=str(error), exit_code=error.exit_code))
     except Exception as error:  # noqa: BLE001 (the outermost loop: the caller raises it)
         traceback.print_exc()

@@ -30,10 +30,11 @@ def test_group_rank_0_opens_a_fresh_worker_store_and_reports_it() -> None:
     bench.notice(ports.OpenStore(round=3, world_size=4))
     assert m.OpenWorkerStore(round=3) in bench.orders
     assert m.Close(before_round=2) in bench.orders, "the store of the round before stays bound"
-    bench.give(m.StoreReady(round=3, address="10.0.0.1", port=4000))
-    assert bench.asked() == [ports.StoreOpened(round=3, address="10.0.0.1", port=4000)]
-    bench.give(m.StoreBroken(round=3, reason="no port"))
-    assert bench.asked() == [ports.StoreFailed(round=3, reason="no port")]
+    opened = ports.StoreOpened(round=3, address="10.0.0.1", port=4000)
+    failed = ports.StoreFailed(round=3, reason="no port")
+    for answer in (opened, failed):
+        bench.give(answer)
+        assert bench.asked() == [answer]
 
 
 def test_workers_start_when_the_round_is_committed() -> None:
