@@ -35,15 +35,15 @@ def count_memory_kills() -> MemoryKills | None:
 
     Where the cgroup tells nothing, the whole machine's count serves.
     """
-    groups = [(file, key, True) for file, key in _cgroup_files()]
-    for file, key, since_start in (*groups, ("/proc/vmstat", "oom_kill", False)):
-        count = _read(file, key)
+    groups = [(file, True) for file in _cgroup_files()]
+    for file, since_start in (*groups, ("/proc/vmstat", False)):
+        count = _read(file)
         if count is not None:
             return MemoryKills(file=file, count=count, since_start=since_start)
     return None
 
 
-def _cgroup_files() -> list[tuple[str, str]]:
+def _cgroup_files() -> list[str]:
     files = []
     try:
         with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as lines:
@@ -52,19 +52,18 @@ def _cgroup_files() -> list[tuple[str, str]]:
         return []
     for number, controllers, path in (entry for entry in entries if len(entry) == 3):
         if number == "0":
-            files.append((os.path.normpath(f"/sys/fs/cgroup/{path}/memory.events"), "oom_kill"))
+            files.append(os.path.normpath(f"/sys/fs/cgroup/{path}/memory.events"))
         elif "memory" in controllers.split(","):
-            root = "/sys/fs/cgroup/memory"
-            files.append((os.path.normpath(f"{root}/{path}/memory.oom_control"), "oom_kill"))
+            files.append(os.path.normpath(f"/sys/fs/cgroup/memory/{path}/memory.oom_control"))
     return files
 
 
-def _read(file: str, key: str) -> int | None:
+def _read(file: str) -> int | None:
     try:
         with open(file, encoding="utf-8") as lines:
             for line in lines:
                 name, _, value = line.partition(" ")
-                if name == key:
+                if name == "oom_kill":
                     return int(value)
     except (OSError, ValueError):
         pass

@@ -14,7 +14,7 @@ import threading
 
 from pytest_elastic.channel import host_to_look_up, numeric_address
 
-__all__ = ["addresses_of", "name_or_address"]
+__all__ = ["addresses_of", "name_or_address", "resolve"]
 
 # What is no such name stays out of a worker's environment, as another node has said it.
 _NAME = re.compile(r"[\w.-]{1,253}", re.ASCII)
@@ -31,7 +31,7 @@ class _Lookup:
 
     def run(self) -> None:
         try:
-            self.addresses = _look_up(self._host)
+            self.addresses = resolve(self._host)
         except (OSError, UnicodeError) as error:
             self.error = error
         with _lock:
@@ -91,6 +91,7 @@ def name_or_address(name: str, address: str, timeout_s: float) -> str:
     return name if found == [address] else address
 
 
-def _look_up(host: str) -> list[str]:
+def resolve(host: str) -> list[str]:
+    """Return the addresses of a host, for as long as that takes; raises OSError."""
     found = socket.getaddrinfo(host_to_look_up(host), None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(numeric_address(entry[4]) for entry in found))

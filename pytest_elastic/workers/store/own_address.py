@@ -10,10 +10,10 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_elastic.channel import host_to_look_up, numeric_address, socket_address
+from pytest_elastic.channel import numeric_address, socket_address
 from pytest_elastic.config import Endpoint
 from pytest_elastic.errors import UsageError
-from pytest_elastic.workers.store.name_lookup import addresses_of
+from pytest_elastic.workers.store.name_lookup import addresses_of, resolve
 
 __all__ = [
     "OwnAddress",
@@ -21,6 +21,7 @@ __all__ = [
     "address_towards",
     "check_loopback",
     "interface_addresses",
+    "is_loopback",
     "known_here",
     "own_address",
     "tentative_addresses",
@@ -92,7 +93,7 @@ def address_towards(
         for address in way():
             if (not is_on_link and _is_of_one_link(address)) or address in tentative:
                 continue
-            if is_here or not _is_loopback(address):
+            if is_here or not is_loopback(address):
                 return OwnAddress(
                     address=address, doubt="" if is_here else _doubt_of_names(known, address)
                 )
@@ -107,7 +108,7 @@ def known_here(host: str) -> Sequence[str]:
     """
     if _is_loopback_literal(host):
         with contextlib.suppress(OSError):
-            return _look_up(host)
+            return resolve(host)
         return (_LOOPBACK,)
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
@@ -117,7 +118,7 @@ def known_here(host: str) -> Sequence[str]:
 
 def check_loopback(address: str) -> None:
     """Raise UsageError for a loopback address that leads nowhere: workers could not meet there."""
-    if not _is_loopback(address):
+    if not is_loopback(address):
         return
     if (error := _why_unreachable(address)) is not None:
         other = _LOOPBACK if ":" in address else "::1"
@@ -149,7 +150,7 @@ def address_as_said(local_addr: str, endpoints: Sequence[Endpoint], *, said: str
     the address: then it is the one towards the endpoints. Raises UsageError.
     """
     try:
-        found = _look_up(local_addr)
+        found = resolve(local_addr)
     except OSError as error:
         raise UsageError(
             f"{said}={local_addr}: no such address ({error.strerror})",
@@ -164,7 +165,7 @@ def address_as_said(local_addr: str, endpoints: Sequence[Endpoint], *, said: str
         )
     is_literal = _is_loopback_literal(local_addr)
     for address in usable:
-        if is_literal or not _is_loopback(address):
+        if is_literal or not is_loopback(address):
             return OwnAddress(address=address, is_said=True)
     towards = own_address(endpoints)
     return OwnAddress(
@@ -188,7 +189,7 @@ def interface_addresses() -> Sequence[str]:
     return [
         each
         for each in found
-        if not _is_loopback(each) and not ipaddress.ip_address(each).is_link_local
+        if not is_loopback(each) and not ipaddress.ip_address(each).is_link_local
     ]
 
 
@@ -208,7 +209,7 @@ def _ipv6_flags() -> list[tuple[str, int]]:
 def _doubt_of_names(known: Mapping[str, Sequence[str]], address: str) -> str:
     """Return what is doubtful where all names lead back to this machine, as it seems from here."""
     found = [each for addresses in known.values() for each in addresses]
-    if not found or not all(map(_is_loopback, found)):
+    if not found or not all(map(is_loopback, found)):
         return ""
     return _guess_of({name: each for name, each in known.items() if each}, address)
 
@@ -237,12 +238,12 @@ def _is_loopback_literal(host: str) -> bool:
     if host.rstrip(".").lower() == "localhost":
         return True
     try:
-        return _is_loopback(host)
+        return is_loopback(host)
     except ValueError:
         return False
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
     """Tell whether an IP address is this machine's own for itself alone."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
@@ -265,9 +266,3 @@ def _towards(addresses: Sequence[str]) -> list[str]:
             sock.connect(socket_address(address, _ANY_PORT))
             found.append(numeric_address(sock.getsockname()))
     return [each for each in found if each not in {"0.0.0.0", "::"}]
-
-
-def _look_up(host: str) -> list[str]:
-    """Return the addresses of a host; raises OSError."""
-    entries = socket.getaddrinfo(host_to_look_up(host), None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(numeric_address(entry[4]) for entry in entries))

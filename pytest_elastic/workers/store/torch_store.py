@@ -19,7 +19,7 @@ from pytest_elastic.errors import StoreUnreachable
 from pytest_elastic.name_servers import without_name_servers
 from pytest_elastic.port_range import PortRange
 from pytest_elastic.workers.store.name_lookup import addresses_of
-from pytest_elastic.workers.store.own_address import tentative_addresses
+from pytest_elastic.workers.store.own_address import is_loopback, tentative_addresses
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not list it
@@ -60,7 +60,7 @@ def where_to_bind(host: str, *, is_forced: bool) -> str:
     if not ours and not is_forced:
         raise StoreUnreachable(f"{host} ({', '.join(addresses)}) is not an address of this machine")
     is_literal = host in addresses or host == "localhost"
-    if ours and (is_literal or (len(ours) == 1 and not _is_loopback(ours[0]))):
+    if ours and (is_literal or (len(ours) == 1 and not is_loopback(ours[0]))):
         return ours[0]
     return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
 
@@ -133,10 +133,6 @@ def _resolve(host: str) -> list[str]:
         raise NameUnknown(str(error.strerror)) from error
     except OSError as error:
         raise NameUnknown(f"the name {host} is not known here: {error.strerror}") from error
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _is_ours(address: str) -> bool:
