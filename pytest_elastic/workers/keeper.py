@@ -135,12 +135,12 @@ class KeeperRole:
         self._watch_agent()
         agent = self._settings.agent_pid
         proc_title.show([f"pytest-elastic: keeper of agent {agent}"], os.environ)
-        is_warm, reason = _can_fork_programs(self._host)
-        if not is_warm:
-            self._host, self._cold_reason = None, reason
+        self._cold_reason = _why_no_programs(self._host)
+        if self._cold_reason:
+            self._host = None
         elif self._host is not None:
             self._libraries = warmth.read_by_libraries(self._host)
-        self._report(KeeperReady(pid=os.getpid(), is_warm=is_warm, reason=reason))
+        self._report(KeeperReady(pid=os.getpid(), cold_reason=self._cold_reason))
 
     def _watch_children(self) -> None:
         reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -215,7 +215,7 @@ class KeeperRole:
                 return self._start_group(order)
             case CallStore():
                 # A thread of a preloaded module may hold a lock, which a fork would keep for ever.
-                return self._store.call(order, is_warm=_can_fork_programs(self._host)[0])
+                return self._store.call(order, is_warm=not _why_no_programs(self._host))
             case SignalGroup():
                 if self._group is not None and self._group.round == order.round:
                     self._group.send(order.signal, order.to, spare=self._spared)
@@ -281,18 +281,16 @@ class KeeperRole:
             others = [spec.command[0] for spec in order.workers if not spec.is_python]
             return False, f"{others[0]} {NOT_OUR_PYTHON}" if others else self._cold_reason
         # Looked at again: what was preloaded may have begun a thread meanwhile.
-        is_warm, reason = _can_fork_programs(self._host)
-        if not is_warm:
-            return False, reason
+        if why := _why_no_programs(self._host):
+            return False, why
         seen: dict[str, frozenset[str]] = {}
         for spec in order.workers:
-            if known := self._reasons.get(tuple(spec.command)):
-                return False, known
-            reach = warmth.look_around(spec, seen)
-            warm, reason = warmth.warm_reason(spec, self._host, reach)
-            if not warm:
-                return False, reason
-        return True, reason
+            why = self._reasons.get(tuple(spec.command)) or warmth.why_cold(
+                spec, self._host, warmth.look_around(spec, seen)
+            )
+            if why:
+                return False, why
+        return True, "nothing tells it from a fresh interpreter"
 
     # --- the lease ---
 
@@ -396,16 +394,15 @@ class KeeperRole:
         self._channel.send(messages.encode(report))
 
 
-def _can_fork_programs(warm_host: host.Host | None) -> tuple[bool, str]:
+def _why_no_programs(warm_host: host.Host | None) -> str:
+    """Say why no program can be forked from this interpreter; "" if one can."""
     if warm_host is None:
-        return False, "the keeper is an ordinary interpreter"
+        return "the keeper is an ordinary interpreter"
     if warm_host.cannot_become:
-        return False, warm_host.cannot_become
+        return warm_host.cannot_become
     tasks = len(os.listdir("/proc/self/task"))
-    if tasks != 1:
-        # A lock that another thread holds at the fork stays locked in the child for ever.
-        return False, f"the warm interpreter has {tasks} threads"
-    return True, f"{', '.join(warm_host.preload) or 'nothing'} preloaded"
+    # A lock that another thread holds at the fork stays locked in the child for ever.
+    return "" if tasks == 1 else f"the warm interpreter has {tasks} threads"
 
 
 def _wake(_signal: int, _frame: object) -> None:

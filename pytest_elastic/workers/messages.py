@@ -140,11 +140,10 @@ Order = (
 
 
 class KeeperReady(Message):
-    """The keeper serves. `is_warm` says whether it can start warm workers; `reason` why not."""
+    """The keeper serves. `cold_reason` says why it cannot start warm workers; "" if it can."""
 
     pid: int
-    is_warm: bool
-    reason: str
+    cold_reason: str
 
 
 class WorkersRunning(Message):

@@ -80,7 +80,7 @@ class LauncherRole:
         for report in reports:
             match report:
                 case KeeperReady():
-                    print("keeper", report.is_warm, report.reason)
+                    print("keeper", report.cold_reason or "warm")
                 case WorkersRunning():
                     print("workers", report.start)
                 case StoreAnswered():

@@ -45,7 +45,7 @@ def test_a_launcher_forked_from_a_warm_server_runs_a_job(tmp_path: Path) -> None
     assert done.returncode == 1
     assert sorted(done.stdout.splitlines()) == [
         "dismissed True",
-        "keeper True torch preloaded",
+        "keeper warm",
         "rank 0 False [] []",
         "rank 1 False [] []",
         "store open",

@@ -21,7 +21,7 @@ from pytest_elastic.events.model import NOT_OUR_PYTHON
 from pytest_elastic.workers.spec import WorkerSpec
 from pytest_elastic.workers.warm.library_reads import READ_BY_LIBRARIES, TRACED
 
-__all__ = ["Reach", "look_around", "read_by_libraries", "warm_reason"]
+__all__ = ["look_around", "read_by_libraries", "why_cold"]
 
 # Families that libraries read while they are imported, by getenv: on another processor or system
 # they may read others of a family than where `library_reads` was traced.
@@ -82,47 +82,35 @@ _SUFFIXES = tuple(sorted(all_suffixes(), key=len, reverse=True))
 _MENDED_FLAGS = frozenset({"-u", "-B", "-q"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """What a script could import from its own surroundings.
-
-    `folders` are the script's folder and the entries of PYTHONPATH in the order of `sys.path`,
-    each with the names of the modules in it.
-    """
-
-    folders: Sequence[tuple[str, frozenset[str]]]
+# The folders that a script could import from, in the order of `sys.path` (its own, then the entries
+# of PYTHONPATH), each with the names of the modules in it.
+Folders = Mapping[str, frozenset[str]]
 
 
-def warm_reason(spec: WorkerSpec, host: Host | None, reach: Reach) -> tuple[bool, str]:
-    """Tell whether the worker may be forked from `host`, and one sentence why or why not."""
-    if host is None:
-        return False, "the keeper is an ordinary interpreter"
-    if host.cannot_become:
-        return False, host.cannot_become
+def why_cold(spec: WorkerSpec, host: Host, folders: Folders) -> str:
+    """Say in one sentence why the worker may not be forked from `host`; "" if it may."""
     if not spec.is_python:
-        return False, f"{spec.command[0]} {NOT_OUR_PYTHON}"
-    reason = (
+        return f"{spec.command[0]} {NOT_OUR_PYTHON}"
+    return (
         _odd_command(spec.command[1:])
         or _seen_at_start(spec.environ)
         or _different_start(spec.environ, host)
         or _counted_processors(spec)
-        or _shadowed_module(reach, host.modules)
+        or _shadowed_module(folders, host.modules)
         or _missing_folder(spec, host)
     )
-    return (False, reason) if reason else (True, "nothing tells it from a fresh interpreter")
 
 
-def look_around(spec: WorkerSpec, seen: dict[str, frozenset[str]] | None = None) -> Reach:
+def look_around(spec: WorkerSpec, seen: dict[str, frozenset[str]]) -> Folders:
     """Read the folders that would come first on the worker's `sys.path`.
 
     `seen` remembers folders between the workers of one round.
     """
-    seen = {} if seen is None else seen
     entries = [_first_entry(spec), *_python_path(spec)]
     for entry in entries:
         if entry not in seen:
             seen[entry] = _modules_in(entry)
-    return Reach(folders=[(entry, seen[entry]) for entry in entries])
+    return {entry: seen[entry] for entry in entries}
 
 
 def read_by_libraries(host: Host) -> Mapping[str, Container[str]]:
@@ -219,8 +207,8 @@ def _counted_processors(spec: WorkerSpec) -> str:
     return ""
 
 
-def _shadowed_module(reach: Reach, modules: Mapping[str, str]) -> str:
-    for folder, names in reach.folders:
+def _shadowed_module(folders: Folders, modules: Mapping[str, str]) -> str:
+    for folder, names in folders.items():
         for name in sorted(names.intersection(modules)):
             if not _lies_in(modules[name], folder):
                 return f"{name} in {folder} would hide a module that is already loaded"

@@ -12,9 +12,9 @@ import pytest
 from pytest_elastic.boot.host import Host
 from pytest_elastic.boot.interpreter import OwnModules
 from pytest_elastic.workers.spec import WorkerSpec
-from pytest_elastic.workers.warm.warmth import Reach, look_around, read_by_libraries, warm_reason
+from pytest_elastic.workers.warm.warmth import look_around, read_by_libraries, why_cold
 
-NOWHERE = Reach(folders=[])
+NOWHERE: Mapping[str, frozenset[str]] = {}
 
 
 def host(environ: Mapping[str, str] | None = None, **fields: Any) -> Host:  # noqa: ANN401
@@ -50,10 +50,10 @@ def worker(
 
 def test_a_worker_bound_to_processors_is_fresh_unless_its_threads_are_counted() -> None:
     """OpenMP takes as many threads as it found processors when it was loaded."""
-    is_warm, reason = warm_reason(worker(cpus=[0, 1]), host(), NOWHERE)
-    assert (is_warm, reason[:27]) == (False, "OpenMP counts the processor")
+    reason = why_cold(worker(cpus=[0, 1]), host(), NOWHERE)
+    assert reason.startswith("OpenMP counts the processor")
     environ = {"OMP_NUM_THREADS": "2"}
-    assert warm_reason(worker(cpus=[0, 1], environ=environ), host(), NOWHERE)[0]
+    assert not why_cold(worker(cpus=[0, 1], environ=environ), host(), NOWHERE)
 
 
 def test_a_plain_script_is_warm() -> None:
@@ -64,10 +64,7 @@ def test_a_plain_script_is_warm() -> None:
         "OMP_NUM_THREADS": "4",
         "NCCL_DEBUG": "INFO",
     }
-    assert warm_reason(worker(environ=environ), host(), NOWHERE) == (
-        True,
-        "nothing tells it from a fresh interpreter",
-    )
+    assert why_cold(worker(environ=environ), host(), NOWHERE) == ""
 
 
 @pytest.mark.parametrize(
@@ -80,7 +77,7 @@ def test_a_plain_script_is_warm() -> None:
 )
 def test_options_that_make_no_difference_are_warm(arguments: Sequence[str]) -> None:
     """Buffering and bytecode are set anew in the child; the rest belongs to the script."""
-    assert warm_reason(worker(arguments), host(), NOWHERE)[0]
+    assert not why_cold(worker(arguments), host(), NOWHERE)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +95,7 @@ def test_options_that_make_no_difference_are_warm(arguments: Sequence[str]) -> N
 )
 def test_other_options_need_a_fresh_interpreter(arguments: Sequence[str], reason: str) -> None:
     """What the interpreter looks at while it starts cannot be caught up with."""
-    assert warm_reason(worker(arguments), host(), NOWHERE) == (False, reason)
+    assert why_cold(worker(arguments), host(), NOWHERE) == reason
 
 
 @pytest.mark.parametrize(
@@ -112,52 +109,47 @@ def test_other_options_need_a_fresh_interpreter(arguments: Sequence[str], reason
 def test_a_variable_read_at_start_must_be_as_the_host_found_it(name: str) -> None:
     """Set in one and not in the other, either way, means a fresh start; equal means warm."""
     reason = f"{name} is read at start and differs: 'x' for the worker, None for the warm"
-    is_warm, why = warm_reason(worker(environ={name: "x"}), host(), NOWHERE)
-    assert (is_warm, why.startswith(reason)) == (False, True)
-    assert not warm_reason(worker(), host({name: "x"}), NOWHERE)[0]
-    assert warm_reason(worker(environ={name: "x"}), host({name: "x"}), NOWHERE)[0]
+    why = why_cold(worker(environ={name: "x"}), host(), NOWHERE)
+    assert why.startswith(reason)
+    assert why_cold(worker(), host({name: "x"}), NOWHERE)
+    assert not why_cold(worker(environ={name: "x"}), host({name: "x"}), NOWHERE)
 
 
 def test_a_list_of_thread_numbers_needs_a_fresh_interpreter() -> None:
     """OMP_NUM_THREADS may be one number per nesting level."""
-    assert not warm_reason(worker(environ={"OMP_NUM_THREADS": "4,2"}), host(), NOWHERE)[0]
+    assert why_cold(worker(environ={"OMP_NUM_THREADS": "4,2"}), host(), NOWHERE)
 
 
 def test_a_file_that_would_hide_a_loaded_module_needs_a_fresh_interpreter() -> None:
     """`random.py` beside the script would have been imported by torch, too."""
-    reach = Reach(folders=[("/job", frozenset({"train", "random"}))])
-    assert warm_reason(worker(), host(), reach) == (
-        False,
-        "random in /job would hide a module that is already loaded",
+    reach = {"/job": frozenset({"train", "random"})}
+    assert (
+        why_cold(worker(), host(), reach)
+        == "random in /job would hide a module that is already loaded"
     )
 
 
 def test_a_folder_that_the_loaded_modules_come_from_hides_nothing() -> None:
     """With torch on PYTHONPATH, host and worker find the same one."""
-    reach = Reach(folders=[("/job", frozenset()), ("/lib", frozenset({"torch", "numpy"}))])
-    assert warm_reason(worker(), host(), reach)[0]
+    reach = {"/job": frozenset(), "/lib": frozenset({"torch", "numpy"})}
+    assert not why_cold(worker(), host(), reach)
 
 
 def test_a_module_from_a_folder_the_worker_does_not_have_needs_a_fresh_interpreter() -> None:
     """What the host found there must be on the worker's PYTHONPATH."""
     warm = host(added_path=("/lib",))
-    assert warm_reason(worker(), warm, NOWHERE) == (
-        False,
-        "torch is loaded from /lib, which is not on the worker's path",
+    assert (
+        why_cold(worker(), warm, NOWHERE)
+        == "torch is loaded from /lib, which is not on the worker's path"
     )
-    assert warm_reason(worker(environ={"PYTHONPATH": "/lib"}), warm, NOWHERE)[0]
+    assert not why_cold(worker(environ={"PYTHONPATH": "/lib"}), warm, NOWHERE)
 
 
-def test_other_programs_and_ordinary_keepers_exec() -> None:
-    """A binary, a keeper without a warm interpreter, and a Python that cannot become another."""
-    assert warm_reason(worker(is_python=False), host(), NOWHERE) == (
-        False,
-        "python is not the launcher's own Python",
-    )
-    assert warm_reason(worker(), None, NOWHERE) == (False, "the keeper is an ordinary interpreter")
-    assert warm_reason(worker(), host(cannot_become="self-test: 3"), NOWHERE) == (
-        False,
-        "self-test: 3",
+def test_other_programs_exec() -> None:
+    """A binary, or another Python."""
+    assert (
+        why_cold(worker(is_python=False), host(), NOWHERE)
+        == "python is not the launcher's own Python"
     )
 
 
@@ -174,16 +166,16 @@ def test_looking_around_finds_what_an_import_would(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "mine.py").write_text("")
     spec = worker(["-u", "train.py"], {"PYTHONPATH": "lib:/missing"}, cwd=str(tmp_path))
-    reach = look_around(spec)
-    assert [folder for folder, _ in reach.folders] == [
+    folders = look_around(spec, {})
+    assert list(folders) == [
         str(tmp_path / "real"),
         str(tmp_path / "lib"),
         "/missing",
     ]
-    names = reach.folders[0][1]
+    names, *others = folders.values()
     assert {"train", "abi", "package"} <= names
     assert "only_a_folder" not in names
-    assert [found for _, found in reach.folders[1:]] == [frozenset({"mine"}), frozenset()]
+    assert others == [frozenset({"mine"}), frozenset()]
 
 
 def test_looking_around_finds_what_is_in_an_archive(tmp_path: Path) -> None:
@@ -194,9 +186,7 @@ def test_looking_around_finds_what_is_in_an_archive(tmp_path: Path) -> None:
                 archive.writestr(file, "")
     spec = worker(["app.pyz"], {"PYTHONPATH": "lib.zip"}, cwd=str(tmp_path))
     names = frozenset({"queue", "package"})
-    assert look_around(spec).folders == [
-        (str(tmp_path / each), names) for each in ("app.pyz", "lib.zip")
-    ]
+    assert look_around(spec, {}) == {str(tmp_path / each): names for each in ("app.pyz", "lib.zip")}
 
 
 def test_a_module_or_a_text_starts_in_the_working_folder(tmp_path: Path) -> None:
@@ -208,7 +198,7 @@ def test_a_module_or_a_text_starts_in_the_working_folder(tmp_path: Path) -> None
         (["app"], tmp_path / "app"),
         (["app/x.py"], tmp_path / "app"),
     ):
-        assert look_around(worker(arguments, cwd=str(tmp_path))).folders[0][0] == str(first)
+        assert next(iter(look_around(worker(arguments, cwd=str(tmp_path)), {}))) == str(first)
 
 
 @pytest.mark.parametrize(
@@ -227,8 +217,8 @@ def test_a_module_or_a_text_starts_in_the_working_folder(tmp_path: Path) -> None
 def test_what_shows_how_an_interpreter_starts_wants_a_fresh_one(name: str, value: str) -> None:
     """The warm interpreter was started with the same, but its imports are over."""
     environ = {name: value}
-    is_warm, reason = warm_reason(worker(environ=environ), host(environ), NOWHERE)
-    assert (is_warm, name in reason) == (False, True)
+    reason = why_cold(worker(environ=environ), host(environ), NOWHERE)
+    assert name in reason
 
 
 @pytest.mark.parametrize(
@@ -242,7 +232,7 @@ def test_what_shows_how_an_interpreter_starts_wants_a_fresh_one(name: str, value
 def test_what_does_not_show_at_the_start_is_no_reason(name: str, value: str) -> None:
     """Ignored warnings are shown by nobody, and an empty variable means nothing to Python."""
     environ = {name: value}
-    assert warm_reason(worker(environ=environ), host(environ), NOWHERE)[0]
+    assert not why_cold(worker(environ=environ), host(environ), NOWHERE)
 
 
 def test_variables_that_torchs_libraries_read_are_known_by_family() -> None:
@@ -262,8 +252,8 @@ def test_variables_that_torchs_libraries_read_are_known_by_family() -> None:
 @pytest.mark.parametrize("module", ["cProfile", "trace", "coverage", "memray.run"])
 def test_what_observes_a_program_sees_it_import_what_it_imports(module: str) -> None:
     """A profile without torch's import is another one."""
-    is_warm, reason = warm_reason(worker(["-m", module, "train.py"]), host(), NOWHERE)
-    assert (is_warm, reason[: len(module) + 9]) == (False, f"{module} observes")
+    reason = why_cold(worker(["-m", module, "train.py"]), host(), NOWHERE)
+    assert reason.startswith(f"{module} observes")
 
 
 @pytest.mark.parametrize(
@@ -272,11 +262,8 @@ def test_what_observes_a_program_sees_it_import_what_it_imports(module: str) -> 
 def test_a_variable_that_what_is_preloaded_has_read_must_be_the_same(name: str) -> None:
     """By getenv, as listed, or from Python, as recorded."""
     warm = host(read=frozenset({"CUSTOM_READ"}))
-    is_warm, reason = warm_reason(worker(environ={name: "1"}), warm, NOWHERE)
-    assert (is_warm, reason.partition(":")[0]) == (
-        False,
-        f"{name} is read by what is preloaded and differs",
-    )
+    reason = why_cold(worker(environ={name: "1"}), warm, NOWHERE)
+    assert reason.partition(":")[0] == f"{name} is read by what is preloaded and differs"
 
 
 @pytest.mark.parametrize(
@@ -294,11 +281,11 @@ def test_where_it_is_not_known_what_was_read_no_variable_may_differ(
 ) -> None:
     """But for those that the launcher gives to each worker."""
     unknown = host(None, **fields)
-    is_warm, reason = warm_reason(worker(environ={"MINE": "1"}), unknown, NOWHERE)
-    assert (is_warm, reason.partition(":")[0]) == (False, f"MINE differs, and {why}")
+    reason = why_cold(worker(environ={"MINE": "1"}), unknown, NOWHERE)
+    assert reason.partition(":")[0] == f"MINE differs, and {why}"
     reads = read_by_libraries(unknown)
     assert [name for name, read in reads.items() if "MINE" in read] == [reader]
     assert "RANK" not in reads[reader]
     given = {"RANK": "1", "MASTER_PORT": "9", "TORCHELASTIC_RUN_ID": "x", "ELASTIC_PROBE": "y"}
-    assert warm_reason(worker(environ=given), unknown, NOWHERE)[0]
-    assert warm_reason(worker(environ={"MINE": "1"}), host(torch="2.13.0+cpu"), NOWHERE)[0]
+    assert not why_cold(worker(environ=given), unknown, NOWHERE)
+    assert not why_cold(worker(environ={"MINE": "1"}), host(torch="2.13.0+cpu"), NOWHERE)
