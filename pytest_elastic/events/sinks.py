@@ -1,8 +1,7 @@
 """Where an agent's records go: a file, or the harness that listens on a Unix socket.
 
 Sending is for an agent in the middle of a recovery: it hands one line to the kernel and returns. A
-harness that reads nothing, or is gone, costs the agent a bounded queue and nothing else; what had
-to be dropped is counted, and the count goes out with the next record that gets through.
+harness that reads nothing, or is gone, costs the agent a bounded queue and nothing else.
 """
 
 from __future__ import annotations
@@ -43,10 +42,6 @@ _RECONNECT_S = 0.1
 class Sink(Protocol):
     """Takes records; never raises and never waits."""
 
-    @property
-    def dropped(self) -> int:
-        """How many records were given up."""
-
     def send(self, record: Record) -> None:
         """Hand one record over."""
 
@@ -62,8 +57,6 @@ class Sink(Protocol):
 
 class NullSink:
     """Discards records: none were asked for."""
-
-    dropped = 0
 
     def send(self, record: Record) -> None:
         """Do nothing."""
@@ -82,7 +75,7 @@ class FileSink:
     A file of `max_bytes` is renamed to `<path>.1`, in the place of the one before, and a new one
     begins: a job of a month takes twice that at most. A thread writes, as a file system may hang; a
     line is with the kernel when `send` returns, unless that takes longer than a moment. Raises
-    OSError when the file cannot be opened. What cannot be written later counts as dropped.
+    OSError when the file cannot be opened.
     """
 
     def __init__(self, path: str, *, max_bytes: int = _MAX_FILE_BYTES) -> None:
@@ -96,11 +89,6 @@ class FileSink:
         self._thread.do(self._begin)
         if self._thread.wait(_OPEN_S) and self._error is not None:
             raise self._error
-
-    @property
-    def dropped(self) -> int:
-        """How many records are not with the kernel."""
-        return self._sent - self._written
 
     def send(self, record: Record) -> None:
         """Append the record."""
@@ -116,12 +104,13 @@ class FileSink:
     def flush(self, timeout_s: float) -> str:
         """Wait at most `timeout_s` until all is with the kernel; tell how many records are not."""
         self._thread.wait(timeout_s)
-        if not self.dropped:
+        lost = self._sent - self._written
+        if not lost:
             return ""
         why = "its file system gave no answer in time"
         if self._error is not None:
             why = self._error.strerror or str(self._error)
-        return f"{self.dropped} events are not in {self._path}: {why}"
+        return f"{lost} events are not in {self._path}: {why}"
 
     def close(self) -> None:
         """Close the file; harmless when it is closed."""
@@ -181,24 +170,17 @@ class SocketSink:
     ) -> None:
         self._path = path
         self._loop = loop
-        self._max_queued_lines = max_queued_lines
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[bytes] = deque(maxlen=max_queued_lines)
         self._rest = memoryview(b"")
         self._sock: socket.socket | None = None
         self._not_before = 0.0
         self._is_closed = False
-        self.dropped = 0
 
     def send(self, record: Record) -> None:
         """Queue the record and hand over as much as the kernel takes now."""
-        if self._is_closed:
-            self.dropped += 1
-            return
-        if len(self._queue) >= self._max_queued_lines:
-            self._queue.popleft()
-            self.dropped += 1
-        self._queue.append(_line(record))
-        self._drain()
+        if not self._is_closed:
+            self._queue.append(_line(record))
+            self._drain()
 
     def flush(self, timeout_s: float) -> str:
         """Wait at most `timeout_s` until everything queued is with the kernel.
@@ -258,10 +240,8 @@ class SocketSink:
         return True
 
     def _disconnect(self) -> None:
-        if self._rest:
-            # A line of which the other side may have seen the beginning is not sent twice.
-            self.dropped += 1
-            self._rest = memoryview(b"")
+        # A line of which the other side may have seen the beginning is not sent twice.
+        self._rest = memoryview(b"")
         sock, self._sock = self._sock, None
         if sock is not None:
             if self._loop is not None:

@@ -68,7 +68,6 @@ def test_a_disk_that_is_full_costs_records_and_is_counted() -> None:
     assert sink.flush(DEADLINE_S) == "1 events are not in /dev/full: No space left on device"
     sink.close()
     sink.close()
-    assert sink.dropped == 1
 
 
 def test_a_file_that_cannot_be_opened_yet_holds_up_nobody(tmp_path: Path) -> None:
@@ -124,7 +123,6 @@ def test_a_file_that_is_full_is_renamed_and_another_one_begins(tmp_path: Path) -
     assert len(kept) > 15
     assert sorted(each.name for each in tmp_path.iterdir()) == ["events", "events.1"]
     for sink in sinks:
-        assert sink.dropped == 0
         sink.close()
 
 
@@ -190,15 +188,12 @@ def test_records_wait_until_somebody_listens(tmp_path: Path) -> None:
             assert numbers(read_all(connection)) == [1]
 
 
-def test_without_a_listener_the_newest_records_are_kept_and_the_rest_counted(
-    tmp_path: Path,
-) -> None:
+def test_without_a_listener_the_newest_records_are_kept(tmp_path: Path) -> None:
     """The queue is bounded, and what is dropped is the oldest."""
     path = str(tmp_path / "s")
     sink = SocketSink(path, max_queued_lines=3)
     for number in range(10):
         sink.send(told(number))
-    assert sink.dropped == 7
     with listener(path) as server:
         sink.flush(DEADLINE_S)
         connection, _ = server.accept()
@@ -216,7 +211,6 @@ def test_a_listener_that_reads_nothing_never_blocks_the_sender(tmp_path: Path) -
         connection, _ = server.accept()
         for number in range(1, 200):
             sink.send(told(number, size=20_000))
-        assert sink.dropped > 0
         os.set_blocking(connection.fileno(), False)
         data = b""
         deadline = BootClock().now() + DEADLINE_S
@@ -228,7 +222,7 @@ def test_a_listener_that_reads_nothing_never_blocks_the_sender(tmp_path: Path) -
         seen = numbers(data)
         assert seen == sorted(seen)
         assert seen[-1] == 199
-        assert len(seen) == 200 - sink.dropped
+        assert len(seen) < 200
         sink.close()
         connection.close()
 
@@ -271,7 +265,6 @@ def test_a_listener_that_goes_away_ends_nothing(tmp_path: Path) -> None:
         sink.send(told(number))
     sink.close()
     sink.send(told(9))
-    assert sink.dropped >= 1
 
 
 def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -297,7 +290,6 @@ def test_a_sink_takes_any_text(tmp_path: Path, kind: str) -> None:
         with closing(make_sink(f"file:{path}")) as sink:
             sink.send(record)
             assert sink.flush(DEADLINE_S) == ""
-            assert sink.dropped == 0
         assert numbers(Path(path).read_bytes()) == [7]
         return
     with listener(path) as server, closing(make_sink(f"unix:{path}")) as sink:
