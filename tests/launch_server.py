@@ -27,7 +27,7 @@ from typing import IO, Any, Final, TypeAlias
 from pytest_elastic.boot.descriptors import close_all_but
 from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.boot.spawn import command_and_environ
-from pytest_elastic.cli.run import launcher_role
+from pytest_elastic.cli.run import LauncherRole
 
 __all__ = ["ForkedLauncher", "LaunchServer", "Started", "serving", "start"]
 
@@ -266,4 +266,4 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> Role | Program:
     os.environ.clear()
     os.environ.update(environ)
     tempfile.tempdir = None  # another environment may name another folder
-    return launcher_role(words[1:])
+    return LauncherRole(words[1:])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_elastic.boot.role import Program, Role
     from pytest_elastic.workers.keeper_client import AdoptedKeeper
 
-__all__ = ["LauncherRole", "build_parser", "launcher_role", "main", "read_config"]
+__all__ = ["LauncherRole", "build_parser", "main", "read_config"]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -52,11 +52,13 @@ def read_config(argv: Sequence[str], environ: Mapping[str, str]) -> LaunchConfig
 class LauncherRole:
     """`pytest-elastic run` in a process forked from a warm interpreter, which has torch already.
 
-    The keeper is forked from it before anything else: it needs the interpreter as it is.
+    `argv` is a command line such as `-m pytest_elastic run train.py`. The keeper is forked before
+    anything else: it needs the interpreter as it is.
     """
 
     def __init__(self, argv: Sequence[str]) -> None:
-        self._argv = argv
+        words = list(argv)
+        self._argv = words[words.index("run") + 1 :]
 
     def run(self) -> Role | Program:
         """Launch, and end the process with the launch's exit code; returns in the keeper only."""
@@ -77,9 +79,3 @@ class LauncherRole:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def launcher_role(argv: Sequence[str]) -> LauncherRole:
-    """Return the role that plays a command line such as `-m pytest_elastic run train.py`."""
-    words = list(argv)
-    return LauncherRole(words[words.index("run") + 1 :])

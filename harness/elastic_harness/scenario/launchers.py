@@ -265,7 +265,7 @@ LAUNCHERS = LauncherRegistry(
             name=OURS,
             command=("$python", "-m", "pytest_elastic", "run", *_TORCHRUN_WORDS),
             conf=_HARNESS_CONF,
-            preloaded_role="pytest_elastic.cli.run:launcher_role",
+            preloaded_role="pytest_elastic.cli.run:LauncherRole",
             modules=(
                 "pytest_elastic.cli.run",
                 "pytest_elastic.launch",
