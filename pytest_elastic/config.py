@@ -24,6 +24,7 @@ __all__ = [
     "LaunchConfig",
     "ProgramConfig",
     "fill_in",
+    "name_as_given",
     "parse_endpoint",
     "parse_endpoints",
     "parse_filters",
@@ -127,9 +128,14 @@ class LaunchConfig:
 
     def said(self, setting: str) -> str:
         """Return what the user wrote to give a setting its value: the option or the variable."""
-        origin = self.origins.get(setting, "")
-        variable = origin.removeprefix("environment ")
-        return variable if variable != origin else "--" + setting.replace("_", "-")
+        return name_as_given(setting, self.origins)
+
+
+def name_as_given(setting: str, origins: Mapping[str, str]) -> str:
+    """Return the option that gives a setting its value, or the variable if that is its origin."""
+    origin = origins.get(setting, "")
+    variable = origin.removeprefix("environment ")
+    return variable if variable != origin else "--" + setting.replace("_", "-")
 
 
 def parse_nnodes(text: str) -> tuple[int, int]:

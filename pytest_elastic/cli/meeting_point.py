@@ -99,7 +99,7 @@ def _master(values: Values) -> Endpoint:
         raise UsageError(f"{values.name('master_addr')}={address!r} is no name and no address")
     port = STATIC_PORT
     if values.optional("master_port") is not None:
-        port = values.number("master_port", at_least=0)
+        port = values.number("master_port")
     if port > 65535:
         raise UsageError(f"{values.name('master_port')}={port}: ports end at 65535")
     return Endpoint(host=host, port=port)
@@ -120,7 +120,7 @@ def file_of_registry(values: Values) -> str | None:
 def node_rank(values: Values, backend: str) -> int | None:
     """Return the node's place in the order; 0 in a fixed set of nodes without numbers."""
     if values.optional("node_rank"):
-        return values.number("node_rank", at_least=0)
+        return values.number("node_rank")
     return 0 if backend == "static" else None
 
 

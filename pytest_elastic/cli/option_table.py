@@ -157,7 +157,6 @@ OPTIONS = (
     Option(
         flags=("--node-rank",),
         metavar="N",
-        default=None,
         help="this node's place in the order of nodes (gaps are allowed)",
     ),
     Option(
@@ -169,13 +168,11 @@ OPTIONS = (
     Option(
         flags=("--master-port",),
         metavar="PORT",
-        default=None,
         help=f"with --rdzv-backend=static: the port on node 0 ({STATIC_PORT})",
     ),
     Option(
         flags=("--local-addr",),
         metavar="ADDR",
-        default=None,
         help="the address of this node that the others shall use",
     ),
     Option(
@@ -199,7 +196,6 @@ OPTIONS = (
     Option(
         flags=("--shutdown-timeout",),
         metavar="SECONDS",
-        default=None,
         help="how long workers may take to end, where nothing has failed "
         f"({DEFAULT_SHUTDOWN_TIMEOUT_S:g}, or TORCH_ELASTIC_SHUTDOWN_TIMEOUT)",
     ),
@@ -207,7 +203,6 @@ OPTIONS = (
         flags=("--failure-grace",),
         is_ours=True,
         metavar="SECONDS",
-        default=None,
         help="how long the others may take to end after a worker failed or a node was lost: they "
         "may wait for it in a collective, where no signal is handled "
         f"({DEFAULT_FAILURE_GRACE_S:g}, and at most --shutdown-timeout)",
@@ -234,7 +229,6 @@ OPTIONS = (
         flags=("--node-name",),
         is_ours=True,
         metavar="NAME",
-        default=None,
         help="this node's name in the job (default: its host name)",
     ),
     Option(

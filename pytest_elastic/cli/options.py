@@ -196,7 +196,7 @@ def _parse(
         backend=backend,
         endpoints=endpoints,
         rendezvous=conf,
-        max_restarts=values.number("max_restarts", at_least=0),
+        max_restarts=values.number("max_restarts"),
         role=values.label("role"),
         program=_program(arguments, values, environ),
         local_addr=values.optional("local_addr"),

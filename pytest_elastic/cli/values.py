@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pytest_elastic.cli.option_table import OPTIONS, Option
+from pytest_elastic.config import name_as_given
 from pytest_elastic.errors import UsageError
 
 __all__ = ["Values", "merge"]
@@ -39,16 +40,14 @@ class Values:
     def is_set(self, dest: str) -> bool:
         return self.by_dest[dest] == "1"
 
-    def number(self, dest: str, *, at_least: int) -> int:
+    def number(self, dest: str) -> int:
         text = self.text(dest)
         try:
             number = int(text)
         except ValueError:
-            number = at_least - 1
-        if not at_least <= number <= _MAX_NUMBER:
-            raise UsageError(
-                f"{self.name(dest)}={text}: expected a whole number of at least {at_least}"
-            )
+            number = -1
+        if not 0 <= number <= _MAX_NUMBER:
+            raise UsageError(f"{self.name(dest)}={text}: expected a whole number of at least 0")
         return number
 
     def label(self, dest: str) -> str:
@@ -63,12 +62,7 @@ class Values:
 
     def name(self, dest: str) -> str:
         """Return what the user wrote to give the value: the option or the variable."""
-        origin = self.origins[dest]
-        return (
-            origin.removeprefix("environment ")
-            if origin.startswith("environment")
-            else "--" + dest.replace("_", "-")
-        )
+        return name_as_given(dest, self.origins)
 
     @contextmanager
     def blamed(self, dest: str) -> Iterator[None]:
