@@ -105,7 +105,7 @@ class ProgramPlan:
         self._tee: Tee | None = None
         self._say = say
         self._file_timer = make_file_timer(loop, environ, say=say)
-        self._opening: Callable[[float], None] = lambda _: None  # see `without_opening`
+        self._refuse: Callable[[str], None] = lambda _: None  # what is being opened now
         loop.enable_thread_wakeup()
 
     def _say_in_loop(self, text: str) -> None:
@@ -128,16 +128,16 @@ class ProgramPlan:
         config = self._config
         if (path := config.registry_file) is not None:
             said = config.said("rdzv_endpoint")
-            self._opening = lambda limit_s: registry_file.go_without(path, limit_s, said=said)
+            self._refuse = lambda why: registry_file.refuse(path, why, said=said)
             registry_file.prepare(path, said=said)
         if (timer := self._file_timer) is not None:
-            self._opening = timer.go_without
+            self._refuse = timer.refuse
             timer.open()
         if self._plugin is not None:
             self._plugin.wait_until_ready()
         else:
             said = config.said("log_dir")
-            self._opening = lambda limit_s: self._logs.go_without(limit_s, said=said)
+            self._refuse = lambda why: self._logs.refuse(why, said=said)
             self._logs.open(said=said)
 
     def without_opening(self, limit_s: float) -> None:
@@ -145,7 +145,7 @@ class ProgramPlan:
 
         `limit_s` is how long that was waited for.
         """
-        self._opening(limit_s)
+        self._refuse(f"its file system gave no answer within {limit_s:g} s")
 
     @property
     def plugin_pid(self) -> int:

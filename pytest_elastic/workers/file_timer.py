@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from pytest_elastic.errors import UsageError
 from pytest_elastic.loop import Loop, Timer
@@ -66,15 +66,12 @@ class FileTimer:
             # Open for writing as well: the end of the last writer is then no end of file.
             fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            raise self._refused(error.strerror or str(error)) from error
+            self.refuse(error.strerror or str(error), error)
         self._loop.call_from_thread(lambda: self._watch(fd))
 
-    def go_without(self, limit_s: float) -> None:
-        """Raise UsageError, because `open` took longer."""
-        raise self._refused(f"its file system gave no answer within {limit_s:g} s")
-
-    def _refused(self, why: str) -> UsageError:
-        return UsageError(f"{_PATH}={self.path}: cannot make a pipe: {why}")
+    def refuse(self, why: str, error: OSError | None = None) -> NoReturn:
+        """Raise UsageError, because the pipe cannot be made."""
+        raise UsageError(f"{_PATH}={self.path}: cannot make a pipe: {why}") from error
 
     def _watch(self, fd: int) -> None:
         self._fd = fd

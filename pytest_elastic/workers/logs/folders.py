@@ -114,13 +114,10 @@ class LogDirectory:
         try:
             self.path = _make_run_folder(self._settings.log_dir, self._run_id)
         except OSError as error:
-            self._refuse(error.strerror or str(error), said, error)
+            self.refuse(error.strerror or str(error), error, said=said)
 
-    def go_without(self, limit_s: float, *, said: str) -> None:
-        """Do without the run's folder, because `open` took longer; raises what that does."""
-        self._refuse(f"its file system gave no answer within {limit_s:g} s", said)
-
-    def _refuse(self, why: str, said: str, error: OSError | None = None) -> None:
+    def refuse(self, why: str, error: OSError | None = None, *, said: str) -> None:
+        """Do without the run's folder, or raise what `open` does."""
         if self._settings.log_dir is not None:
             raise UsageError(
                 f"{said}={self._settings.log_dir}: cannot make a folder for logs there: {why}",

@@ -29,7 +29,7 @@ from typing import Any
 
 from pytest_elastic.errors import StoreUnreachable, UsageError
 
-__all__ = ["campaign", "conclude", "go_without", "prepare", "record", "renew", "resign"]
+__all__ = ["campaign", "conclude", "prepare", "record", "refuse", "renew", "resign"]
 
 _FORMAT = "pytest-elastic registry 1"
 # A roster of a thousand nodes has a quarter of this.
@@ -79,10 +79,10 @@ def prepare(path: str, *, said: str) -> None:
         ) from error
 
 
-def go_without(path: str, limit_s: float, *, said: str) -> None:
-    """Raise UsageError, because `prepare` took longer."""
+def refuse(path: str, why: str, *, said: str) -> None:
+    """Raise UsageError, because `prepare` has not ended."""
     raise UsageError(
-        f"{said}={path}: its file system gave no answer within {limit_s:g} s",
+        f"{said}={path}: {why}",
         hint="Is the server of that file system there, and can this machine reach it?",
     )
 
