@@ -11,13 +11,15 @@ import os
 import random
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_elastic.config import DEFAULT_PRELOAD
+from pytest_elastic.config import DEFAULT_PRELOAD, parse_nnodes
+from pytest_elastic.errors import UsageError
 from pytest_elastic.plugin.offering import Offering
 
 if TYPE_CHECKING:
@@ -374,10 +376,16 @@ def _merge(config: pytest.Config) -> ElasticOptions:
     )
 
 
-def _check_nodes(text: str) -> str:
-    from pytest_elastic.config import parse_nnodes
-    from pytest_elastic.errors import UsageError
+@contextmanager
+def _said_of(option: str) -> Iterator[None]:
+    """Have pytest say what is wrong with an option."""
+    try:
+        yield
+    except UsageError as error:
+        raise pytest.UsageError(f"{option}: {error}") from error
 
+
+def _check_nodes(text: str) -> str:
     try:
         parse_nnodes(text)
     except UsageError as error:
@@ -399,15 +407,11 @@ def known_clusters(hook: pluggy.HookRelay) -> ClusterRegistry:
 
 
 def _check_cluster(config: pytest.Config, values: Mapping[str, str], ray: str) -> str:
-    from pytest_elastic.errors import UsageError
-
     kind = values["cluster"]
     is_here = kind in ("auto", "namespace", "process")
     if not is_here:  # spares the import where no other was asked for
-        try:
+        with _said_of(f"--elastic-cluster={kind}"):
             known_clusters(config.hook).find(kind)
-        except UsageError as error:
-            raise pytest.UsageError(f"--elastic-cluster={kind}: {error}") from error
     for option in ("copy", "hosts"):
         if values[option] and is_here:
             raise pytest.UsageError(
@@ -423,31 +427,23 @@ def _check_cluster(config: pytest.Config, values: Mapping[str, str], ray: str) -
 
 
 def _check_launcher(config: pytest.Config, text: str) -> str:
-    from pytest_elastic.errors import UsageError
-
     if text == "pytest-elastic":
         return text  # spares the import where no other was asked for
     from elastic_harness.scenario.launchers import LAUNCHERS, launcher_named
 
-    try:
+    with _said_of("--elastic-launcher"):
         config.hook.pytest_elastic_register_launchers(registry=LAUNCHERS)
         launcher_named(text)
-    except UsageError as error:
-        raise pytest.UsageError(f"--elastic-launcher: {error}") from error
     return text
 
 
 def _check_toxiproxy(text: str) -> str:
-    from pytest_elastic.errors import UsageError
-
     if text == "embedded":
         return text  # spares the import where no other was asked for
     from elastic_harness.toxiproxy.remote import check_choice
 
-    try:
+    with _said_of("--elastic-toxiproxy"):
         return check_choice(text)
-    except UsageError as error:
-        raise pytest.UsageError(f"--elastic-toxiproxy: {error}") from error
 
 
 def _check_artifacts(path: str) -> None:
