@@ -40,16 +40,6 @@ __all__ = [
 ]
 
 _SUFFIX = ".elastic.yaml"
-# Seeds that reports from other processes have named, and from which workers.
-_seeds_seen: dict[int, dict[str, None]] = {}
-# The judged runs of the session, those in other processes included, in plain fields.
-_runs_seen: list[dict[str, object]] = []
-# Where their page is, to be said at the end.
-_page_said: list[str] = []
-# How many workers of jobs were started cold, by reason.
-_cold_seen: dict[str, int] = {}
-# For how many seconds tests on ranks have waited for their servers, in each process that has one.
-_waits_seen: list[float] = []
 _WORTH_SAYING_S = 0.5
 _FIXTURES = frozenset(__all__) - {"elastic_leak_check", "rank", "world_size"}
 
@@ -77,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line("markers", ranks.MARKER)
     config.pluginmanager.register(_Outermost(), "elastic-ranks")
+    config.pluginmanager.register(_EndOfSession(), "elastic-end-of-session")
     if is_asked_for(config) and options_of(config).leak_check == "on":
         from pytest_elastic.plugin.leak_check import LeakCheckOfAll
 
@@ -235,45 +226,50 @@ class _Outermost:
         return report
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note what a report says for the session's end: its runs, its worker's seed, cold starts."""
-    for reason, count in getattr(report, "elastic_cold", {}).items():
-        _cold_seen[reason] = _cold_seen.get(reason, 0) + count
-    _runs_seen.extend(getattr(report, "elastic_runs", ()))
-    if waited := getattr(report, "elastic_ranks_waited", 0.0):
-        _waits_seen.append(float(waited))
-    seed, worker = getattr(report, "elastic_seed", None), getattr(report, "worker_id", None)
-    if seed is not None and worker is not None:
-        _seeds_seen.setdefault(int(seed), {})[str(worker)] = None
+class _EndOfSession:
+    """What reports tell, in other processes too, until the session's end says it."""
 
+    def __init__(self) -> None:
+        self._seeds: dict[int, dict[str, None]] = {}  # and on which workers of pytest-xdist
+        self._runs: list[dict[str, object]] = []  # the judged ones, in plain fields
+        self._page = ""  # where theirs is
+        self._cold: dict[str, int] = {}  # how many workers of jobs were started so, by reason
+        # For how many seconds tests on ranks have waited for the server in any process.
+        self._waited_s = 0.0
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the page that lists all runs of the session; with pytest-xdist the controller does."""
-    if _runs_seen and not hasattr(session.config, "workerinput"):
-        from pytest_elastic.plugin.reporting import write_session_page
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what a report says: its runs, its worker's seed, cold starts."""
+        for reason, count in getattr(report, "elastic_cold", {}).items():
+            self._cold[reason] = self._cold.get(reason, 0) + count
+        self._runs.extend(getattr(report, "elastic_runs", ()))
+        self._waited_s = max(self._waited_s, getattr(report, "elastic_ranks_waited", 0.0))
+        seed, worker = getattr(report, "elastic_seed", None), getattr(report, "worker_id", None)
+        if seed is not None and worker is not None:
+            self._seeds.setdefault(int(seed), {})[str(worker)] = None
 
-        _page_said.append(write_session_page(session.config, _runs_seen))
-    _runs_seen.clear()
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the page that lists all runs; with pytest-xdist the controller does."""
+        if self._runs and not hasattr(session.config, "workerinput"):
+            from pytest_elastic.plugin.reporting import write_session_page
 
+            self._page = write_session_page(session.config, self._runs)
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say the seeds of pytest-xdist's workers, which no header says, and what made jobs slow."""
-    for seed, workers in sorted(_seeds_seen.items()):
-        terminalreporter.write_line(f"elastic: seed {seed} on {', '.join(sorted(workers))}")
-    _seeds_seen.clear()
-    for reason, count in sorted(_cold_seen.items()):
-        were = "1 worker was" if count == 1 else f"{count} workers were"
-        terminalreporter.write_line(f"elastic: {were} started cold (slower): {reason}")
-    _cold_seen.clear()
-    if max(_waits_seen, default=0.0) >= _WORTH_SAYING_S:
-        terminalreporter.write_line(
-            f"elastic: the first test on ranks waited {max(_waits_seen):.1f} s for torch's import, "
-            "which its duration does not contain"
-        )
-    _waits_seen.clear()
-    for line in _page_said:
-        terminalreporter.write_line(f"elastic: {line}")
-    _page_said.clear()
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say the seeds of pytest-xdist's workers, which no header says, and what was slow."""
+        lines = [
+            f"seed {seed} on {', '.join(sorted(workers))}"
+            for seed, workers in sorted(self._seeds.items())
+        ]
+        for reason, count in sorted(self._cold.items()):
+            were = "1 worker was" if count == 1 else f"{count} workers were"
+            lines.append(f"{were} started cold (slower): {reason}")
+        if self._waited_s >= _WORTH_SAYING_S:
+            lines.append(
+                f"the first test on ranks waited {self._waited_s:.1f} s for torch's import, "
+                "which its duration does not contain"
+            )
+        for line in filter(None, (*lines, self._page)):
+            terminalreporter.write_line(f"elastic: {line}")
 
 
 def pytest_enter_pdb(config: pytest.Config) -> None:
