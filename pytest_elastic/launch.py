@@ -12,7 +12,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ import msgspec
 
 from pytest_elastic.agent.agent import Agent
 from pytest_elastic.agent.console import describe_event, describe_failure, describe_outcome
+from pytest_elastic.agent.machine import AgentMachine
 from pytest_elastic.agent.outcome import Outcome
 from pytest_elastic.agent.program import ProgramPlan, runs_our_python
 from pytest_elastic.agent.signals import SignalWatch
@@ -87,21 +88,18 @@ def launch(
     config: LaunchConfig,
     *,
     adopted: AdoptedKeeper | None = None,
-    on_outcome: Callable[[Outcome], None] = lambda _: None,
-) -> int:
-    """Take part in a job as one node, from here until it is over; return the exit code.
+) -> Outcome:
+    """Take part in a job as one node, from here until it is over; return what that came to.
 
     `adopted` is a keeper that was forked before (see `workers.keeper_client.fork_keeper`); without
-    it, one is started. `on_outcome` is told at the end what this node's part came to. To be called
-    in the main thread of a process that ends by it: signals stay ignored behind it, so that an
-    impatient one cannot spoil the exit code. Raises UsageError for what only shows now: an address
-    that is not ours, a /proc of others.
+    it, one is started. To be called in the main thread of a process that ends by it: signals stay
+    ignored behind it, so that an impatient one cannot spoil the exit code. Raises UsageError for
+    what only shows now: an address that is not ours, a /proc of others.
     """
     check_own_proc()
     node = _Launch(config)
-    code = node.run(adopted)
-    on_outcome(node.outcome)
-    return code
+    node.run(adopted)
+    return node.outcome
 
 
 def settings_of(config: LaunchConfig) -> Settings:
@@ -156,14 +154,14 @@ class _Launch:
         self._name = config.node_name or printable(socket.gethostname())
         self._incarnation = secrets.token_hex(8)
         self._sink = make_sink(config.events or "", loop=self._loop)
-        self._stdout, self._stderr = Console(self._loop, 1), Console(self._loop, 2)
+        self._consoles = Console(self._loop, 1), Console(self._loop, 2)
         self._plan = ProgramPlan(
             config,
             self._loop,
             os.environ,
             os.getcwd(),
-            consoles=(self._stdout, self._stderr),
-            say=lambda text: self._say(f"[pytest-elastic {self._name}] {text}"),
+            consoles=self._consoles,
+            say=self._tell,
         )
         self._reason = FileThread()  # writes to `config.error_file`
         self._reason_problem = ""
@@ -173,19 +171,21 @@ class _Launch:
         self._place: OwnPlace
         self.outcome = Outcome()
 
-    def run(self, adopted: AdoptedKeeper | None) -> int:
+    def run(self, adopted: AdoptedKeeper | None) -> None:
         """Wire, run, and take everything apart again."""
         config = self._config
         address = self._first_address()
         check_loopback(address.address)
         agent = Agent(
             self._loop,
-            node=self._name,
+            machine=AgentMachine(
+                node=self._name,
+                shutdown_timeout_s=config.shutdown_timeout_s,
+                failure_grace_s=config.failure_grace_s,
+                kill_timeout_s=config.rendezvous.kill_timeout_s,
+                leave_timeout_s=leave_timeout_s(settings_of(config)),
+            ),
             own_address=lambda: self._place.address,
-            shutdown_timeout_s=config.shutdown_timeout_s,
-            failure_grace_s=config.failure_grace_s,
-            kill_timeout_s=config.rendezvous.kill_timeout_s,
-            leave_timeout_s=leave_timeout_s(settings_of(config)),
             worker_start=config.worker_start,
             port_range=config.rendezvous.port_range,
             plan=self._plan,
@@ -221,14 +221,14 @@ class _Launch:
             if config.logs_specs is not None:
                 self._plan.use_plugin()
             raise_limit()  # only now: what runs the user's code keeps the limit that was given
-            return self._take_part(agent, keeper, address)
+            self._take_part(agent, keeper, address)
         finally:
             keeper.dismiss()
             self._finish_files()
             self._plan.close()
-            drain_consoles(self._loop, (self._stdout, self._stderr), _DRAIN_S)
-            self._stdout.close()
-            self._stderr.close()
+            drain_consoles(self._loop, self._consoles, _DRAIN_S)
+            for console in self._consoles:
+                console.close()
             signals.end()
 
     def _finish_files(self) -> None:
@@ -242,7 +242,7 @@ class _Launch:
         if self._mark is not None:
             self._mark.wait(_MARK_S)
         if missing := self._sink.flush(_FLUSH_S):
-            self._say(f"[pytest-elastic {self._name}] {missing}")
+            self._tell(missing)
         self._sink.close()
 
     def _first_address(self) -> OwnAddress:
@@ -273,7 +273,7 @@ class _Launch:
         config = self._config
         return config.registry_file is not None or config.backend in ("c10d", "static", ETCD)
 
-    def _take_part(self, agent: Agent, keeper: Keeper, address: OwnAddress) -> int:
+    def _take_part(self, agent: Agent, keeper: Keeper, address: OwnAddress) -> None:
         config = self._config
         tombstone = self._tombstone()
 
@@ -305,7 +305,7 @@ class _Launch:
             host_name=self._host_name(),
         )
         for warning in config.warnings:
-            self._say(f"[pytest-elastic {self._name}] {warning}")
+            self._tell(warning)
         if config.local_addr:
             self._doubt(address.doubt)
         self._emit(ConfigResolved(settings=_plain(config), origins=config.origins))
@@ -315,14 +315,14 @@ class _Launch:
             )
         )
         try:
-            return agent.run(self._rendezvous(node, agent), keeper)
+            agent.run(self._rendezvous(node, agent), keeper)
         finally:
             place.listener.close()
 
     def _doubt(self, doubt: str) -> None:
         """Say what is doubtful about the own address, where others need it."""
         if doubt and self._config.max_nodes > 1 and self._config.registry_file is None:
-            self._say(f"[pytest-elastic {self._name}] {doubt}")
+            self._tell(doubt)
 
     def _tombstone(self) -> dict[str, Any]:
         """Return what the keeper says for this agent when that has ended."""
@@ -448,14 +448,14 @@ class _Launch:
             self._say(encode_record(record))
         line = describe_event(event)
         if line is not None:
-            self._say(f"[pytest-elastic {self._name}] {line}")
+            self._tell(line)
         if isinstance(event, AgentExited):
             self._say_why(event)
 
     def _say_why(self, event: AgentExited) -> None:
         """Say what this node leaves behind, or why its part ends before the job does."""
         if event.exit_code and (event.stuck or not self._is_explained):
-            self._say(f"[pytest-elastic {self._name}] this node cannot go on: {event.reason}")
+            self._tell(f"this node cannot go on: {event.reason}")
 
     def _report(self, over: ports.JobOver) -> None:
         self._is_explained = True
@@ -493,8 +493,13 @@ class _Launch:
         except OSError as error:
             self._reason_problem = error.strerror or str(error)
 
+    def _tell(self, text: str) -> None:
+        """Say a sentence of this node's."""
+        self._say(f"[pytest-elastic {self._name}] {text}")
+
     def _say(self, *lines: str) -> None:
-        self._stderr.write_lines("".join(f"{printable(line)}\n" for line in lines))
+        _, stderr = self._consoles
+        stderr.write_lines("".join(f"{printable(line)}\n" for line in lines))
 
 
 def _plain(config: LaunchConfig) -> dict[str, object]:

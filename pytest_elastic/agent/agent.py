@@ -26,7 +26,7 @@ from pytest_elastic.file_work import FileWork
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.port_range import PortRange
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.model import NOT_AVAILABLE, Assignment
+from pytest_elastic.rendezvous.model import Assignment
 from pytest_elastic.workers import messages as w
 from pytest_elastic.workers.error_file import read_error_file
 from pytest_elastic.workers.keeper_client import Keeper
@@ -45,18 +45,14 @@ _NOT_ENDING = frozenset({signal.SIGSTOP, signal.SIGCONT, *PASSED_ON})
 
 
 class Agent:
-    """One node's agent. `run` returns the exit code."""
+    """One node's agent: what `machine` decides, it does."""
 
     def __init__(
         self,
         loop: Loop,
         *,
-        node: str,
+        machine: AgentMachine,
         own_address: Callable[[], str],
-        shutdown_timeout_s: float,
-        failure_grace_s: float,
-        kill_timeout_s: float,
-        leave_timeout_s: float,
         worker_start: str,
         port_range: PortRange | None,
         plan: ProgramPlan,
@@ -69,13 +65,7 @@ class Agent:
         self._plan = plan
         self._on_event = on_event
         self._on_over = on_over
-        self._machine = AgentMachine(
-            node=node,
-            shutdown_timeout_s=shutdown_timeout_s,
-            failure_grace_s=failure_grace_s,
-            kill_timeout_s=kill_timeout_s,
-            leave_timeout_s=leave_timeout_s,
-        )
+        self._machine = machine
         self._rendezvous: ports.Rendezvous | None = None
         self._keeper: Keeper | None = None
         self.stores = StoreCalls(loop, self._order, ports=port_range)
@@ -89,8 +79,8 @@ class Agent:
         self._is_open = False
         self._exit_code: int | None = None
 
-    def run(self, rendezvous: ports.Rendezvous, keeper: Keeper) -> int:
-        """Take part in the job until it is over for this node; return the exit code."""
+    def run(self, rendezvous: ports.Rendezvous, keeper: Keeper) -> None:
+        """Take part in the job until it is over for this node."""
         self._rendezvous, self._keeper = rendezvous, keeper
         limit_s = self._plan.open_limit_s
         self._files.call(
@@ -103,8 +93,6 @@ class Agent:
             self._loop.run()
         finally:
             self._files.close()
-        assert self._exit_code is not None, "the loop ends by an Exit of the machine"
-        return self._exit_code
 
     def _on_open(self) -> None:
         if self._exit_code is not None:
@@ -260,8 +248,7 @@ class Agent:
         self._exit_code = command.code
         left = "; ".join(filter(None, map(describe_process, command.stuck)))
         reason = f"{command.reason} ({left})" if left else command.reason
-        stuck = tuple(command.stuck)
-        self._on_event(AgentExited(exit_code=command.code, reason=reason, stuck=stuck))
+        self._on_event(AgentExited(exit_code=command.code, reason=reason, stuck=command.stuck))
         assert self._rendezvous is not None, "an agent exits after it has begun"
         self._rendezvous.close(self._loop.stop)
 
@@ -286,23 +273,24 @@ class Agent:
 
 def _describe_exit(report: w.WorkerEnded, spec: WorkerSpec | None) -> m.WorkerExit:
     """Add to a worker's failure what can be found out about it; reads files."""
-    message, traceback = report.start_error, ""
-    error_file, timestamp = NOT_AVAILABLE, int(time.time())
-    if spec is not None and spec.error_file:
-        error = read_error_file(spec.error_file)
-        if error is not None:
-            message, traceback = error.message, error.traceback
-            error_file, timestamp = spec.error_file, error.timestamp or timestamp
-    if report.exit_code < 0 and report.was_out_of_memory:
-        message = message or "killed by the kernel: out of memory"
+    found = _as_exit(report, report.start_error)
+    if spec is not None and spec.error_file and (error := read_error_file(spec.error_file)):
+        found = replace(
+            found,
+            message=error.message,
+            traceback=error.traceback,
+            error_file=spec.error_file,
+            timestamp=error.timestamp or found.timestamp,
+        )
+    if report.exit_code < 0 and report.was_out_of_memory and not found.message:
+        found = replace(found, message="killed by the kernel: out of memory")
     outputs = () if spec is None else (spec.stdout, spec.stderr, spec.error_file)
     full = next(filter(None, (full_disk_of(path) for path in outputs if path)), None)
     if full is not None:
         # What it said about its end may have had no room.
-        said = f"{message}; " if message else ""
-        message = f"{said}the disk for its output is full: {full}"
-    described = _as_exit(report, message)
-    return replace(described, traceback=traceback, error_file=error_file, timestamp=timestamp)
+        said = f"{found.message}; " if found.message else ""
+        found = replace(found, message=f"{said}the disk for its output is full: {full}")
+    return found
 
 
 def _as_exit(report: w.WorkerEnded, message: str) -> m.WorkerExit:
@@ -312,7 +300,5 @@ def _as_exit(report: w.WorkerEnded, message: str) -> m.WorkerExit:
         pid=report.pid,
         exit_code=report.exit_code,
         message=message,
-        traceback="",
-        error_file=NOT_AVAILABLE,
         timestamp=int(time.time()),
     )

@@ -31,7 +31,7 @@ def _launch(config: LaunchConfig, adopted: AdoptedKeeper | None) -> int:
     from pytest_elastic.launch import launch
 
     try:
-        return launch(config, adopted=adopted)
+        return launch(config, adopted=adopted).exit_code
     except ElasticError:
         raise
     except Exception as error:

@@ -71,15 +71,14 @@ def _take_part(folder: str, caller: int) -> int:
     # Here and not above: the caller imports this module too, and runs no agent.
     from pytest_elastic.launch import launch
 
-    found: list[Outcome] = []
     try:
-        launch(config, on_outcome=found.append)
+        outcome = launch(config)
     except ElasticError as error:
         result = RESULTS.get(error.exit_code, "")
-        found.append(Outcome(result=result, reason=str(error), exit_code=error.exit_code))
+        outcome = Outcome(result=result, reason=str(error), exit_code=error.exit_code)
     except Exception as error:  # noqa: BLE001 (the outermost loop: the caller raises it)
         traceback.print_exc()
         reason = f"the agent ended by an unexpected {type(error).__name__}"
-        found.append(Outcome(reason=reason, exit_code=InternalError.exit_code))
-    _write_outcome(folder, found[-1])
-    return found[-1].exit_code
+        outcome = Outcome(reason=reason, exit_code=InternalError.exit_code)
+    _write_outcome(folder, outcome)
+    return outcome.exit_code
