@@ -409,11 +409,18 @@ class _Launch:
 
     def _bridge(self, node: Node, agent: Agent) -> ports.Rendezvous:
         config = self._config
-        from pytest_elastic.backends.torch_bridge import TorchBridge  # for few launches only
+        # For few launches only.
+        from pytest_elastic.backends.bridge import BridgeMachine
+        from pytest_elastic.backends.torch_bridge import TorchBridge
 
         bridge = TorchBridge(
             self._loop,
-            node=node,
+            machine=BridgeMachine(
+                node=node,
+                max_restarts=config.max_restarts,
+                shutdown_timeout_s=config.shutdown_timeout_s,
+                failure_grace_s=config.failure_grace_s,
+            ),
             place=self._place,
             parameters={
                 "backend": config.backend,
@@ -424,9 +431,6 @@ class _Launch:
                 "local_addr": config.local_addr,
             },
             conf=config.handler_conf,
-            max_restarts=config.max_restarts,
-            shutdown_timeout_s=config.shutdown_timeout_s,
-            failure_grace_s=config.failure_grace_s,
             on_notice=agent.on_notice,
             on_event=self._emit,
         )

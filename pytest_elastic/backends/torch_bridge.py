@@ -24,7 +24,6 @@ from pytest_elastic.events.model import Event
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.driver.own_place import OwnPlace
-from pytest_elastic.rendezvous.model import Node
 
 __all__ = ["TorchBridge"]
 
@@ -46,13 +45,10 @@ class TorchBridge:
         self,
         loop: Loop,
         *,
-        node: Node,
+        machine: BridgeMachine,
         place: OwnPlace,
         parameters: Mapping[str, Any],
         conf: Mapping[str, str],
-        max_restarts: int,
-        shutdown_timeout_s: float,
-        failure_grace_s: float,
         on_notice: Callable[[ports.Notice], None],
         on_event: Callable[[Event], None],
     ) -> None:
@@ -64,12 +60,7 @@ class TorchBridge:
         self._conf = conf
         self._on_notice = on_notice
         self._on_event = on_event
-        self._machine = BridgeMachine(
-            node=node,
-            max_restarts=max_restarts,
-            shutdown_timeout_s=shutdown_timeout_s,
-            failure_grace_s=failure_grace_s,
-        )
+        self._machine = machine
         self._inputs: deque[v.BridgeInput] = deque()
         self._asked: dict[int, str] = {}
         self._newest_id = 0
