@@ -12,6 +12,7 @@ import signal
 from elastic_simulation.process import START_S, PlayedAgent, Process
 from pytest_elastic.agent import messages as a
 from pytest_elastic.agent.machine import AgentMachine
+from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.follower.departure import leave_timeout_s
 from pytest_elastic.workers import messages as w
@@ -47,7 +48,7 @@ class MachineAgent(PlayedAgent):
             self.over = notice
         if isinstance(notice, ports.StopWorkers):
             self.stop_orders.append(notice)
-        self._give(a.Noticed(notice=notice))
+        self._give(notice)
 
     def take(self, given: object) -> None:
         """Step the machine now; the process calls this when it is not frozen."""
@@ -66,9 +67,10 @@ class MachineAgent(PlayedAgent):
             self._later(self.process.until(at) + 1e-6, lambda: self._give(a.TimePassed()))
 
     def _perform(self, command: a.AgentCommand) -> None:
+        if isinstance(command, ports.Request):
+            self._ask(command)
+            return
         match command:
-            case a.Ask(request=request):
-                self._ask(request)
             case a.Start(assignment=assignment):
                 assert not self.is_running, "workers start beside workers"
                 self.assignment = assignment
@@ -93,7 +95,7 @@ class MachineAgent(PlayedAgent):
                 self._later(0.005, lambda: self._answer_store(round_))
             case a.Exit():
                 self._exit(command)
-            case a.Close() | a.Emit():
+            case a.Close() | Event():
                 pass
 
     def _answer_store(self, round_: int) -> None:

@@ -119,7 +119,7 @@ class Agent:
         """Take what the rendezvous says."""
         if isinstance(notice, ports.JobOver):
             self._on_over(notice)
-        self._tell(m.Noticed(notice=notice))
+        self._tell(notice)
 
     def on_report(self, report: w.Report) -> None:
         """Take what the keeper says."""
@@ -172,9 +172,10 @@ class Agent:
             self._timer = self._loop.call_at(wake_at, lambda: self._tell(m.TimePassed()))
 
     def _perform(self, command: m.AgentCommand) -> None:
+        if isinstance(command, ports.Request):
+            self._request(command)
+            return
         match command:
-            case m.Ask(request=request):
-                self._request(request)
             case m.Start(assignment=assignment):
                 self._prepare(assignment)
             case w.SignalGroup() | w.KillGroup():
@@ -194,8 +195,8 @@ class Agent:
             case m.Close(before_round=before_round):
                 for round_ in [r for r in self._worker_stores if r < before_round]:
                     self.stores.close(self._worker_stores.pop(round_))
-            case m.Emit(event=event):
-                self._on_event(event)
+            case Event():
+                self._on_event(command)
             case m.Exit():
                 self._exit(command)
             case _:

@@ -105,9 +105,10 @@ class AgentMachine:
     def _handle(self, given: m.AgentInput, now: float) -> None:
         if self._has_exited:
             return
+        if isinstance(given, ports.Notice):
+            self._on_notice(given, now)
+            return
         match given:
-            case m.Noticed(notice=notice):
-                self._on_notice(notice, now)
             case w.WorkersRunning():
                 self._on_started(given)
             case w.VariableChanged():
@@ -121,7 +122,7 @@ class AgentMachine:
             case m.KeeperGone(reason=reason, has_begun=has_begun):
                 self._on_keeper_gone(reason, "lost" if has_begun else "refused")
             case ports.StoreOpened() | ports.StoreFailed():
-                self._ask(given)
+                self._out.append(given)
             case m.SignalArrived():
                 self._on_signal(given, now)
             case m.TimePassed():
@@ -164,7 +165,7 @@ class AgentMachine:
 
     def _on_start(self, assignment: Assignment) -> None:
         if self.phase is Phase.DRAINING:
-            self._ask(ports.WorkersGone(round=assignment.round))
+            self._out.append(ports.WorkersGone(round=assignment.round))
             return
         assert self.running_round is None, (
             f"round {assignment.round} starts while round {self.running_round} has processes left"
@@ -174,7 +175,7 @@ class AgentMachine:
         self._become(Phase.RUNNING)
         self._group = WorkerGroup(assignment)
         self._out.append(m.Close(before_round=assignment.round - 1))
-        self._emit(
+        self._out.append(
             events.RoundCommitted(
                 round=assignment.round,
                 term=assignment.term,
@@ -192,9 +193,9 @@ class AgentMachine:
         group = self._group
         if group is None or group.round != notice.round:
             # The round was never started here (it was given up between seal and commit).
-            self._ask(ports.WorkersGone(round=notice.round))
+            self._out.append(ports.WorkersGone(round=notice.round))
             return
-        self._emit(events.StopOrdered(round=notice.round, reason=notice.reason))
+        self._out.append(events.StopOrdered(round=notice.round, reason=notice.reason))
         group.is_order_seen = True
         if self.phase is Phase.RUNNING:
             self._become(Phase.STOPPING)
@@ -209,19 +210,19 @@ class AgentMachine:
             return
         group.is_held = True
         self._signal(group, signal.SIGSTOP, "all")
-        self._emit(events.WorkersHeld(round=round_, reason=reason))
+        self._out.append(events.WorkersHeld(round=round_, reason=reason))
 
     def _on_release(self, round_: int) -> None:
         group = self._running(round_)
         if group is None or not group.is_held:
             return
         self._continue(group)
-        self._emit(events.WorkersReleased(round=round_))
+        self._out.append(events.WorkersReleased(round=round_))
 
     def _on_fence(self, round_: int, reason: str, now: float) -> None:
         group = self._group
         if group is None or group.round != round_:
-            self._ask(ports.WorkersGone(round=round_))
+            self._out.append(ports.WorkersGone(round=round_))
             return
         group.is_order_seen = True
         if self.phase is Phase.RUNNING:
@@ -245,7 +246,7 @@ class AgentMachine:
         if group is None:
             return
         group.pids = given.pids
-        self._emit(
+        self._out.append(
             events.WorkersStarted(
                 round=given.round,
                 pids=given.pids,
@@ -257,7 +258,7 @@ class AgentMachine:
 
     def _on_variable_change(self, given: w.VariableChanged) -> None:
         if (group := self._running(given.round)) is not None:
-            self._emit(
+            self._out.append(
                 events.VariableChanged(
                     round=given.round,
                     local_rank=given.local_rank,
@@ -275,7 +276,7 @@ class AgentMachine:
         group.exit_codes[given.local_rank] = given.exit_code
         rank = worker_ranks(group.assignment)[given.local_rank].rank
         cause = "stopped" if group.is_ending else "failed" if given.exit_code else "exited"
-        self._emit(
+        self._out.append(
             events.WorkerExited(
                 round=given.round,
                 local_rank=given.local_rank,
@@ -292,7 +293,7 @@ class AgentMachine:
             self._on_failure(group, given, rank, now)
         if group.has_ended:
             if not group.is_ending:
-                self._ask(ports.GroupSucceeded(round=group.round))
+                self._out.append(ports.GroupSucceeded(round=group.round))
             # What its leaders left behind (DataLoader children, daemons) has no one to serve.
             group.end_leftovers(now)
 
@@ -309,7 +310,7 @@ class AgentMachine:
             error_file=given.error_file,
             timestamp=given.timestamp,
         )
-        self._ask(ports.GroupFailed(round=group.round, failures=(failure,)))
+        self._out.append(ports.GroupFailed(round=group.round, failures=(failure,)))
         self._become(Phase.STOPPING)
         self._end_group(group, self._failure_grace_s, signal.SIGTERM, now)
 
@@ -319,7 +320,7 @@ class AgentMachine:
             return
         group.is_gone = True
         duration_s = round(group.ended_for_s(now), 3)
-        self._emit(
+        self._out.append(
             events.WorkersStopped(
                 round=given.round,
                 duration_s=duration_s,
@@ -349,7 +350,9 @@ class AgentMachine:
                 message=f"workers were killed: {reason}",
                 round=round_,
             )
-            self._ask(ports.GroupFailed(round=round_, failures=(failure,), is_lease_over=True))
+            self._out.append(
+                ports.GroupFailed(round=round_, failures=(failure,), is_lease_over=True)
+            )
         group.was_killed(now, within_s=self._kill_timeout_s)  # by the keeper
         if self.phase is Phase.RUNNING:
             self._become(Phase.STOPPING)
@@ -357,7 +360,7 @@ class AgentMachine:
     def _tell_lease_lost(self, group: WorkerGroup, reason: str) -> None:
         if not group.is_lease_lost:
             group.is_lease_lost = True
-            self._emit(events.LeaseLost(round=group.round, reason=reason))
+            self._out.append(events.LeaseLost(round=group.round, reason=reason))
 
     def _on_keeper_gone(self, reason: str, result: str) -> None:
         """Give up this node's part: no program of the user's has failed, so it may be tried again.
@@ -385,8 +388,8 @@ class AgentMachine:
         self._drain_signal = given.signal
         self._become(Phase.DRAINING)
         reason = f"the agent received {given.name}"
-        self._emit(events.DrainStarted(reason=reason, grace_s=self._shutdown_timeout_s))
-        self._ask(ports.DrainRequested(reason=reason, grace_s=self._shutdown_timeout_s))
+        self._out.append(events.DrainStarted(reason=reason, grace_s=self._shutdown_timeout_s))
+        self._out.append(ports.DrainRequested(reason=reason, grace_s=self._shutdown_timeout_s))
         if group is not None:
             self._end_group(group, self._shutdown_timeout_s, given.signal, now)
         else:
@@ -434,8 +437,8 @@ class AgentMachine:
             self._ending = self._ending or self._exit_by("lost", _stuck(group))
             return
         reason = f"{_stuck(group)}, so it cannot run another one"
-        self._ask(ports.DrainRequested(reason=reason, grace_s=0.0))
-        self._ask(ports.WorkersGone(round=group.round))
+        self._out.append(ports.DrainRequested(reason=reason, grace_s=0.0))
+        self._out.append(ports.WorkersGone(round=group.round))
         self._leave_by = now + self._leave_timeout_s
 
     def _signal(self, group: WorkerGroup, number: int, to: str) -> None:
@@ -447,7 +450,7 @@ class AgentMachine:
 
     def _finish_round(self, group: WorkerGroup) -> None:
         """Say that the node is ready for another round."""
-        self._ask(ports.WorkersGone(round=group.round))
+        self._out.append(ports.WorkersGone(round=group.round))
         self._out.append(w.ExtendLease(until=None))
         if self.phase is Phase.STOPPING:
             self._become(Phase.JOINING)
@@ -474,12 +477,6 @@ class AgentMachine:
 
     def _running(self, round_: int) -> WorkerGroup | None:
         return self._living if self.running_round == round_ else None
-
-    def _ask(self, request: ports.Request) -> None:
-        self._out.append(m.Ask(request=request))
-
-    def _emit(self, *facts: events.Event) -> None:
-        self._out.extend(m.Emit(event=fact) for fact in facts)
 
 
 def _stuck(group: WorkerGroup) -> str:

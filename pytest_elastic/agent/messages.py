@@ -1,9 +1,9 @@
 """What the agent's machine is told, and what it orders.
 
 Inputs are facts from its surroundings (a notice of the rendezvous, a report about a worker, a
-signal, the time); commands are for the driver in `agent.agent` to perform. What the keeper reports
-and is ordered is passed on as it is, but for a worker's end, of which more is found out; so is what
-became of a worker store.
+signal, the time); commands are for the driver in `agent.agent` to perform: a request of the
+rendezvous, an order to the keeper, a fact to be stated. Of a worker's end more is found out than
+the keeper reports.
 """
 
 from __future__ import annotations
@@ -17,24 +17,15 @@ from pytest_elastic.workers import messages as w
 __all__ = [
     "AgentCommand",
     "AgentInput",
-    "Ask",
     "Close",
-    "Emit",
     "Exit",
     "KeeperGone",
-    "Noticed",
     "OpenWorkerStore",
     "SignalArrived",
     "Start",
     "TimePassed",
     "WorkerExit",
 ]
-
-
-class Noticed(Value):
-    """The rendezvous said something."""
-
-    notice: Notice
 
 
 class WorkerExit(Value):
@@ -75,7 +66,7 @@ class TimePassed(Value):
 
 
 AgentInput = (
-    Noticed
+    Notice
     | w.WorkersRunning
     | w.VariableChanged
     | WorkerExit
@@ -87,12 +78,6 @@ AgentInput = (
     | SignalArrived
     | TimePassed
 )
-
-
-class Ask(Value):
-    """Pass a request to the rendezvous."""
-
-    request: Request
 
 
 class Start(Value):
@@ -113,12 +98,6 @@ class Close(Value):
     before_round: int
 
 
-class Emit(Value):
-    """State a fact."""
-
-    event: Event
-
-
 class Exit(Value):
     """End the agent. `result` is one of JobOver's; `stuck` are workers that have not ended."""
 
@@ -129,13 +108,13 @@ class Exit(Value):
 
 
 AgentCommand = (
-    Ask
+    Request
     | Start
     | w.SignalGroup
     | w.KillGroup
     | w.ExtendLease
     | OpenWorkerStore
     | Close
-    | Emit
+    | Event
     | Exit
 )

@@ -147,8 +147,8 @@ class ModelledAgent(MachineAgent):
 
     def _perform(self, command: a.AgentCommand) -> None:
         match command:
-            case a.Emit(event=event):
-                self._world.state(self.process, event)
+            case Event():
+                self._world.state(self.process, command)
             case a.Start(assignment=assignment):
                 slots = assignment.roster[assignment.group_rank].slots
                 self._pids = {rank: self._world.next_pid() for rank in range(slots)}

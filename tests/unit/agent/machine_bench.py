@@ -54,7 +54,7 @@ class Bench:
         self.orders = list(self.machine.step(given, self.now))
 
     def notice(self, notice: ports.Notice) -> None:
-        self.give(m.Noticed(notice=notice))
+        self.give(notice)
 
     def exit(self, local_rank: int, code: int, round_: int = 1) -> None:
         self.give(
@@ -85,13 +85,13 @@ class Bench:
         self.orders = collected
 
     def asked(self) -> list[ports.Request]:
-        return [order.request for order in self.orders if isinstance(order, m.Ask)]
+        return [order for order in self.orders if isinstance(order, ports.Request)]
 
     def signalled(self) -> list[tuple[int, str]]:
         return [(o.signal, o.to) for o in self.orders if isinstance(o, w.SignalGroup)]
 
     def facts(self) -> Iterable[events.Event]:
-        return [order.event for order in self.orders if isinstance(order, m.Emit)]
+        return [order for order in self.orders if isinstance(order, events.Event)]
 
     def exits(self) -> list[tuple[int, str]]:
         return [(o.code, o.result) for o in self.orders if isinstance(o, m.Exit)]

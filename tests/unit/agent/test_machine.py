@@ -461,8 +461,8 @@ def test_what_is_said_of_no_round_that_runs_here_changes_nothing() -> None:
         exited,
         w.GroupGone(round=1),
         w.LeaseRanOut(round=1),
-        m.Noticed(notice=ports.HoldWorkers(round=1, reason="contact is lost")),
-        m.Noticed(notice=ports.ReleaseWorkers(round=1)),
+        ports.HoldWorkers(round=1, reason="contact is lost"),
+        ports.ReleaseWorkers(round=1),
     ]
     fresh, another, gone = Bench(), Bench(), Bench()
     another.run_round(2)
@@ -486,9 +486,9 @@ def test_a_round_that_does_not_run_here_is_gone_at_once(round_: int | None) -> N
     if round_ is not None:
         bench.run_round(round_)
     bench.notice(ports.StopWorkers(round=1, grace_s=GRACE_S, reason="n2 failed"))
-    assert bench.orders == [m.Ask(request=ports.WorkersGone(round=1))]
+    assert bench.orders == [ports.WorkersGone(round=1)]
     bench.notice(ports.Fence(round=1, reason="the lease ran out"))
-    assert bench.orders == [m.Ask(request=ports.WorkersGone(round=1))]
+    assert bench.orders == [ports.WorkersGone(round=1)]
 
 
 def test_workers_are_held_once_and_released_only_if_they_are_held() -> None:
