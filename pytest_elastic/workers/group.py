@@ -9,24 +9,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 from pytest_elastic.loop import Loop
 from pytest_elastic.workers import process_tree
 from pytest_elastic.workers.memory import count_memory_kills
 from pytest_elastic.workers.messages import Report, WorkerEnded, WorkersRunning
-from pytest_elastic.workers.start import Started
+from pytest_elastic.workers.start import Worker
 
 __all__ = ["Group"]
-
-
-@dataclass(slots=True)
-class _Worker:
-    local_rank: int
-    pid: int
-    begun_fd: int | None
-    exit_code: int | None = None
-    start_error: str = ""
 
 
 class Group:
@@ -36,31 +27,23 @@ class Group:
         self._loop = loop
         self.round = round
         self._report = report
-        self._workers: list[_Worker] = []
+        self._workers: Sequence[Worker] = ()
         self._memory_kills = count_memory_kills()
         self._start = ("", "")
-        self._is_complete = False
         self._is_reported_running = False
         # What is to go, as all leaders have gone: its command, and whether it catches SIGTERM.
         self._left: dict[int, tuple[str, bool]] = {}
         self.strays: list[str] = []
 
-    def add(self, local_rank: int, started: Started) -> None:
-        """Take in a worker that was forked."""
-        worker = _Worker(local_rank, started.pid, started.begun_fd)
-        self._workers.append(worker)
-        self._loop.watch(started.begun_fd, on_readable=lambda: self._begun(worker))
-
-    def add_unstarted(self, local_rank: int, error: str) -> None:
-        """Take in a worker that could not even be forked."""
-        worker = _Worker(local_rank, 0, None, exit_code=127, start_error=error)
-        self._workers.append(worker)
-        self._report_end(worker, was_out_of_memory=False)
-
-    def complete(self, *, start: str, reason: str) -> None:
-        """Note that all workers of the round have been forked, and how."""
-        self._is_complete = True
+    def begin(self, workers: Sequence[Worker], *, start: str, reason: str) -> None:
+        """Take in the workers of the round, and how they were started."""
+        self._workers = workers
         self._start = (start, reason)
+        for worker in workers:
+            if worker.begun_fd is None:  # it could not even be forked
+                self._report_end(worker, was_out_of_memory=False)
+            else:
+                self._loop.watch(worker.begun_fd, on_readable=partial(self._begun, worker))
         self._report_running()
 
     @property
@@ -71,7 +54,7 @@ class Group:
     @property
     def has_ended(self) -> bool:
         """Tell whether every worker's own process has ended."""
-        return self._is_complete and not self.leaders
+        return not self.leaders
 
     def ended(self, pid: int, exit_code: int, *, killed: Collection[int]) -> None:
         """Note that a child of the keeper was reaped; other processes than leaders are ignored."""
@@ -120,7 +103,7 @@ class Group:
         for worker in self._workers:
             self._close(worker)
 
-    def _begun(self, worker: _Worker) -> None:
+    def _begun(self, worker: Worker) -> None:
         """Read whether the worker's program has begun, or why it could not."""
         if worker.begun_fd is None:
             return
@@ -132,7 +115,7 @@ class Group:
         self._close(worker)
         self._report_running()
 
-    def _close(self, worker: _Worker) -> None:
+    def _close(self, worker: Worker) -> None:
         if worker.begun_fd is not None:
             self._loop.unwatch(worker.begun_fd)
             os.close(worker.begun_fd)
@@ -140,7 +123,7 @@ class Group:
 
     def _report_running(self) -> None:
         ready = all(w.begun_fd is None and not w.start_error for w in self._workers)
-        if self._is_complete and ready and not self._is_reported_running:
+        if ready and not self._is_reported_running:
             self._is_reported_running = True
             ordered = sorted(self._workers, key=lambda worker: worker.local_rank)
             start, reason = self._start
@@ -153,7 +136,7 @@ class Group:
                 )
             )
 
-    def _report_end(self, worker: _Worker, *, was_out_of_memory: bool) -> None:
+    def _report_end(self, worker: Worker, *, was_out_of_memory: bool) -> None:
         assert worker.exit_code is not None, "a worker's end is reported when it has ended"
         self._report(
             WorkerEnded(

@@ -53,7 +53,7 @@ from pytest_elastic.workers.messages import (
 )
 from pytest_elastic.workers.shared_memory import SharedMemoryHelpers, is_helper
 from pytest_elastic.workers.spec import WorkerSpec
-from pytest_elastic.workers.start import fork_worker
+from pytest_elastic.workers.start import CANNOT_START, Worker, fork_worker
 from pytest_elastic.workers.store.link import StoreLink
 from pytest_elastic.workers.tombstone import Tombstone
 from pytest_elastic.workers.warm import warmth
@@ -255,22 +255,23 @@ class KeeperRole:
         warm, reason = self._choose_start(order)
         libraries = self._libraries if warm else None
         group = self._group = Group(self._loop, order.round, report=self._report)
+        workers: list[Worker] = []
         for spec in order.workers:
             try:
-                started = fork_worker(
+                worker = fork_worker(
                     spec,
                     libraries=libraries,
                     notes_fd=self._notes_end,
                     ignored_signals=self._ignored_signals,
                 )
             except OSError as error:
-                group.add_unstarted(spec.local_rank, f"fork: {error.strerror}")
-                continue
-            if isinstance(started, Program):
-                return started
-            self._workers[started.pid] = spec
-            group.add(spec.local_rank, started)
-        group.complete(start="warm" if warm else "exec", reason=reason)
+                why = f"fork: {error.strerror}"
+                worker = Worker(local_rank=spec.local_rank, exit_code=CANNOT_START, start_error=why)
+            if isinstance(worker, Program):
+                return worker
+            self._workers[worker.pid] = spec
+            workers.append(worker)
+        group.begin(workers, start="warm" if warm else "exec", reason=reason)
         self._look_for_end()
         return None
 

@@ -18,19 +18,22 @@ from pytest_elastic.boot.role import Program
 from pytest_elastic.workers.spec import WorkerSpec
 from pytest_elastic.workers.warm.late_variables import LateVariables
 
-__all__ = ["Started", "fork_worker"]
+__all__ = ["CANNOT_START", "Worker", "fork_worker"]
 
 # What a shell answers for a program that cannot be run.
-_CANNOT_START = 127
+CANNOT_START = 127
 _END_OF_DESCRIPTORS = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """A forked worker: its process, and the pipe that ends when it has begun."""
+@dataclass(slots=True, kw_only=True)
+class Worker:
+    """A worker that was to be forked: its process, and the pipe that ends when it has begun."""
 
-    pid: int
-    begun_fd: int
+    local_rank: int
+    pid: int = 0
+    begun_fd: int | None = None
+    exit_code: int | None = None
+    start_error: str = ""
 
 
 def fork_worker(
@@ -39,7 +42,7 @@ def fork_worker(
     libraries: Mapping[str, Container[str]] | None,
     notes_fd: int,
     ignored_signals: Sequence[int],
-) -> Started | Program:
+) -> Worker | Program:
     """Fork a worker. In the parent: what was started. In a warm child: what it is to become.
 
     `libraries` is what the modules that a warm worker would share have read but by Python; None: it
@@ -60,7 +63,7 @@ def fork_worker(
         return _begin(spec, telling_fd, libraries, notes_fd, ignored_signals)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.close(telling_fd)
-    return Started(pid=pid, begun_fd=begun_fd)
+    return Worker(local_rank=spec.local_rank, pid=pid, begun_fd=begun_fd)
 
 
 def _begin(
@@ -85,7 +88,7 @@ def _begin(
         _exec(spec, ignored_signals, telling_fd)
     except BaseException as error:  # noqa: BLE001 (nothing may unwind into the keeper's frames)
         os.write(telling_fd, _sentence(error))
-    os._exit(_CANNOT_START)
+    os._exit(CANNOT_START)
 
 
 def _begin_again(spec: WorkerSpec, ignored_signals: Sequence[int]) -> None:
@@ -95,7 +98,7 @@ def _begin_again(spec: WorkerSpec, ignored_signals: Sequence[int]) -> None:
         _exec(spec, ignored_signals)
     except BaseException as error:  # noqa: BLE001 (what the program had is gone)
         os.write(2, b"pytest-elastic: cannot begin again: " + _sentence(error) + b"\n")
-    os._exit(_CANNOT_START)
+    os._exit(CANNOT_START)
 
 
 def _take_place(spec: WorkerSpec) -> None:
