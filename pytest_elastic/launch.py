@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -68,9 +67,6 @@ from pytest_elastic.workers.store.own_address import (
     known_here,
 )
 from pytest_elastic.workers.sysfs import find_gpus, read_topology
-
-if TYPE_CHECKING:
-    from pytest_elastic.backends.registry_place import Where
 
 __all__ = ["keeper_kill_margin_s", "keeper_linger_s", "launch", "quorum_of", "settings_of"]
 
@@ -267,15 +263,9 @@ class _Launch:
     def _towards(self) -> Sequence[Endpoint]:
         return self._config.endpoints if self._config.registry_file is None else ()
 
-    @property
-    def _is_ours(self) -> bool:
-        """Whether the rendezvous is our own, not a handler of torch's."""
-        config = self._config
-        return config.registry_file is not None or config.backend in ("c10d", "static", ETCD)
-
     def _take_part(self, agent: Agent, keeper: Keeper, address: OwnAddress) -> None:
         config = self._config
-        tombstone = self._tombstone()
+        tombstone = encode(Answer(incarnation=self._incarnation, is_tombstone=True))
 
         def keep(listener: socket.socket) -> None:
             keeper.keep_listener(listener, tombstone, self._credentials)
@@ -324,17 +314,14 @@ class _Launch:
         if doubt and self._config.max_nodes > 1 and self._config.registry_file is None:
             self._tell(doubt)
 
-    def _tombstone(self) -> dict[str, Any]:
-        """Return what the keeper says for this agent when that has ended."""
-        return encode(Answer(incarnation=self._incarnation, is_tombstone=True))
-
     def _rendezvous(self, node: Node, agent: Agent) -> ports.Rendezvous:
-        if not self._is_ours:
+        config = self._config
+        if config.registry_file is None and config.backend not in ("c10d", "static", ETCD):
             return self._bridge(node, agent)
         return NodeRendezvous(
             self._loop,
             node=node,
-            settings=settings_of(self._config),
+            settings=settings_of(config),
             make_registry=lambda questions: self._registry(agent, questions),
             listener=self._place.listener,
             place=self._place,
@@ -359,11 +346,16 @@ class _Launch:
         if config.registry_file is not None or config.backend == ETCD:
             # For few launches only.
             from pytest_elastic.backends.key_registry import KeyRegistry
+            from pytest_elastic.backends.registry_place import where_in_etcd, where_in_file
 
+            if config.registry_file is not None:
+                where = where_in_file(config.registry_file, config.run_id)
+            else:
+                where = where_in_etcd(config.handler_endpoint, config.handler_conf, config.run_id)
             return KeyRegistry(
                 self._loop,
                 settings=settings_of(config),
-                where=self._where_granted(),
+                where=where,
                 calls=agent.stores,
                 credentials=self._credentials,
             )
@@ -381,14 +373,6 @@ class _Launch:
             credentials=self._credentials,
             marks=self._marks(),
         )
-
-    def _where_granted(self) -> Where:
-        from pytest_elastic.backends.registry_place import where_in_etcd, where_in_file
-
-        config = self._config
-        if config.registry_file is not None:
-            return where_in_file(config.registry_file, config.run_id)
-        return where_in_etcd(config.handler_endpoint, config.handler_conf, config.run_id)
 
     def _marks(self) -> MarkFile | None:
         """Return where the host of the endpoint leaves what it knows of the job (R12).
@@ -453,12 +437,12 @@ class _Launch:
         line = describe_event(event)
         if line is not None:
             self._tell(line)
-        if isinstance(event, AgentExited):
-            self._say_why(event)
-
-    def _say_why(self, event: AgentExited) -> None:
-        """Say what this node leaves behind, or why its part ends before the job does."""
-        if event.exit_code and (event.stuck or not self._is_explained):
+        # What this node leaves behind, or why its part ends before the job does.
+        if (
+            isinstance(event, AgentExited)
+            and event.exit_code
+            and (event.stuck or not self._is_explained)
+        ):
             self._tell(f"this node cannot go on: {event.reason}")
 
     def _report(self, over: ports.JobOver) -> None:
