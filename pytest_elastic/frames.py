@@ -46,7 +46,6 @@ class Probation:
     """What holds for a stranger's connection; `on_held` hears by how much its memory changed."""
 
     on_held: Callable[[int], None] = lambda _: None
-    max_frame_bytes: int = STRANGERS_FRAME_BYTES
 
 
 class FrameStream:
@@ -253,7 +252,7 @@ class FrameStream:
 
     @property
     def _max_frame_bytes(self) -> int:
-        return MAX_FRAME_BYTES if self._probation is None else self._probation.max_frame_bytes
+        return MAX_FRAME_BYTES if self._probation is None else STRANGERS_FRAME_BYTES
 
     def _next_frame(self) -> tuple[bytes, list[int]] | None:
         if len(self._inbox) < _LENGTH.size:
