@@ -183,7 +183,11 @@ class _Files:
 
     def __init__(self, streams: Sequence[TeeStream], inotify: _Inotify) -> None:
         self._tails = [_Tail(stream) for stream in streams]
-        self._tails += [_Tail(stream, stream.filtered) for stream in streams if stream.filters]
+        self._tails += [
+            _Tail(stream, stream.filtered)
+            for stream in streams
+            if stream.filters and stream.filtered is not None
+        ]
         self._inotify = inotify
         self._shown: deque[tuple[Console, bytes]] = deque()
 

@@ -204,6 +204,18 @@ def test_filtered_lines_go_to_a_file_of_their_own(
     assert filtered.read_bytes() == b"[w0]:the loss is 1\n[w0]:step 2\n"
 
 
+def test_filters_without_a_file_of_their_own_change_nothing(
+    loop: Loop, terminal: Terminal, tmp_path: Path
+) -> None:
+    """A class of the user's may know of none, as with an older torch: each line is shown once."""
+    path = tmp_path / "stdout.log"
+    append(path, b"step 1\n")
+    tee = Tee(loop, [stream(path, terminal, filters=["step"])])
+    tee.start()
+    tee.close()
+    assert terminal.read() == b"[w0]:step 1\n"
+
+
 @pytest.mark.parametrize("ends", ["close", "finish"])
 def test_filters_see_what_the_console_is_not_shown(
     loop: Loop, terminal: Terminal, tmp_path: Path, ends: str
