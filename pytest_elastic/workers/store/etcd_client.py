@@ -114,7 +114,7 @@ def campaign(etcd: Etcd, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 def _campaign(etcd: Etcd, arguments: Mapping[str, Any]) -> dict[str, Any]:
     key, ours = arguments["key"], arguments["value"]
     found = _first(etcd.ask("/v3/kv/range", {"key": _encode(key)}))
-    if found is not None and _incarnation(found) != _incarnation(ours):
+    if found is not None and _incarnation(found["value"]) != _incarnation(ours):
         return {"is_won": False, **found}
     if found is not None:
         # We won before, and did not hear of it; or we resign, and this came before that. What is
@@ -130,7 +130,7 @@ def _campaign(etcd: Etcd, arguments: Mapping[str, Any]) -> dict[str, Any]:
             "create_revision": int(answer["header"]["revision"]),
             "lease": lease,
             "ttl_s": int(granted["TTL"]),
-            "record": _record(etcd, arguments),
+            "record": _text_at(etcd, arguments["record_key"]),
         }
     etcd.ask("/v3/lease/revoke", {"ID": lease})
     found = _first(answer["responses"][0]["response_range"])
@@ -151,7 +151,8 @@ def renew(etcd: Etcd, arguments: Mapping[str, Any]) -> int:
         answer = etcd.ask("/v3/kv/txn", _put_over(arguments, arguments["create_revision"]))
         if not answer.get("succeeded"):
             return 0
-    return _keep_alive(etcd, arguments["lease"])
+    answer = etcd.ask("/v3/lease/keepalive", {"ID": arguments["lease"]})
+    return int(answer["result"].get("TTL", 0))
 
 
 def record(etcd: Etcd, arguments: Mapping[str, Any]) -> bool:
@@ -201,18 +202,9 @@ def resign(etcd: Etcd, arguments: Mapping[str, Any]) -> None:
     etcd.ask("/v3/lease/revoke", {"ID": arguments["lease"]})
 
 
-def _record(etcd: Etcd, arguments: Mapping[str, Any]) -> str:
-    return _text_at(etcd, arguments["record_key"])
-
-
 def _text_at(etcd: Etcd, key: str) -> str:
     found = _first(etcd.ask("/v3/kv/range", {"key": _encode(key)}))
     return str(found["value"]) if found is not None else ""
-
-
-def _keep_alive(etcd: Etcd, lease: str) -> int:
-    answer = etcd.ask("/v3/lease/keepalive", {"ID": lease})
-    return int(answer["result"].get("TTL", 0))
 
 
 def _created(key: str, revision: int) -> Mapping[str, str]:
@@ -246,9 +238,9 @@ def _first(answer: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _incarnation(found: Mapping[str, Any] | str) -> str:
+def _incarnation(value: str) -> str:
     try:
-        return str(json.loads(found if isinstance(found, str) else found["value"])["incarnation"])
+        return str(json.loads(value)["incarnation"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return ""
 
