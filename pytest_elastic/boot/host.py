@@ -124,7 +124,7 @@ def _serve(clean_path: tuple[str, ...], at_start: frozenset[str]) -> None:
     order = take_order(os.environ)
     environ = dict(os.environ)
     restore(order, environ)
-    supported, reason = interpreter.is_supported()
+    cannot_become = interpreter.why_unsupported()
     # The first to be registered is the last to be called.
     atexit.register(ending.settle)
     own = descriptors.open_descriptors()
@@ -133,14 +133,7 @@ def _serve(clean_path: tuple[str, ...], at_start: frozenset[str]) -> None:
     with variables.recorded() as reads, sharing.modules_together():
         foreign, loads, half = _import_all(order, reads)
     ending.drop_cleanups("/triton/_C/libtriton.so")
-    held = _opened_since(own)
-    if supported and half:
-        supported, reason = False, half
-    if supported and held:
-        # It is closed when a program begins, behind the back of the module that opened it.
-        supported, reason = False, f"something preloaded has opened {held}, and may go on using it"
-    if supported and (missing := interpreter.missing_in_modules()):
-        supported, reason = False, f"there is no {missing} here, which a warm start needs"
+    cannot_become = cannot_become or half or _opened_since(own) or interpreter.missing_in_modules()
     restore(order, os.environ)
     modules = _loaded_since(at_start)
     torch = str(getattr(sys.modules.get("torch"), "__version__", ""))
@@ -155,7 +148,7 @@ def _serve(clean_path: tuple[str, ...], at_start: frozenset[str]) -> None:
         modules=modules,
         preload=order.preload,
         ignored_signals=ignored,
-        cannot_become="" if supported else reason,
+        cannot_become=cannot_become,
         own=interpreter.own_modules(),
         read=frozenset().union(*reads.names.values()),
         unlisted=sentence or foreign,
@@ -261,8 +254,11 @@ def _frames_below_import(error: BaseException) -> types.TracebackType | None:
 
 
 def _opened_since(before: Mapping[int, str]) -> str:
-    found = descriptors.open_descriptors()
-    return next((file for fd, file in found.items() if fd not in before), "")
+    """Say what was opened, or nothing: it is closed when a program begins, behind its owner."""
+    for fd, file in descriptors.open_descriptors().items():
+        if fd not in before:
+            return f"something preloaded has opened {file}, and may go on using it"
+    return ""
 
 
 def _loaded_since(before: frozenset[str]) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Turn a process held in site initialisation into a program that CPython starts by itself.
 
 The interpreter has not looked at its command line yet. We replace the environment, hand CPython the
-program's command line to parse (`_testinternalcapi.set_config`: private, so `is_supported` tries it
-in a child first), and mend what a fork shares but two fresh processes would not: streams, random
+program's command line to parse (`_testinternalcapi.set_config`: private, so `why_unsupported` tries
+it in a child first), and mend what a fork shares but two fresh processes would not: streams, random
 states, thread ids. Then site initialisation returns, and CPython runs the file, `-m` or `-c`
 natively: frames, tracebacks, exit codes, signals and flags are its own.
 
@@ -37,9 +37,9 @@ __all__ = [
     "become",
     "ignored_signals",
     "is_ours",
-    "is_supported",
     "missing_in_modules",
     "own_modules",
+    "why_unsupported",
 ]
 
 # Python itself ignores these two at its start, whatever the parent did with them.
@@ -84,17 +84,17 @@ class OwnModules:
     newest: str
 
 
-def is_supported() -> tuple[bool, str]:
-    """Tell whether this interpreter can become a program, else why not; tries it in a child."""
+def why_unsupported() -> str:
+    """Say why this interpreter cannot become a program, "" if it can; tries it in a child."""
     if sys.implementation.name != "cpython" or sys.platform != "linux":
-        return False, f"{sys.implementation.name} on {sys.platform} cannot be warm-started"
+        return f"{sys.implementation.name} on {sys.platform} cannot be warm-started"
     try:
         config = importlib.import_module("_testinternalcapi").get_config()
     except (ImportError, AttributeError) as error:
-        return False, f"this Python has no interface to its configuration: {error}"
+        return f"this Python has no interface to its configuration: {error}"
     missing = sorted(set(_UNPARSED) - {"safe_path"} - set(config))
     if missing:
-        return False, f"this Python's configuration has no {', '.join(missing)}"
+        return f"this Python's configuration has no {', '.join(missing)}"
     child = os.fork()
     if child == 0:
         status = 1
@@ -108,19 +108,17 @@ def is_supported() -> tuple[bool, str]:
         os._exit(status)
     _, wait_status = os.waitpid(child, 0)
     status = os.waitstatus_to_exitcode(wait_status)
-    if status != 0:
-        return False, f"this Python does not take a new command line (self-test: {status})"
-    return True, "self-test passed"
+    return f"this Python does not take a new command line (self-test: {status})" if status else ""
 
 
 def missing_in_modules() -> str:
-    """Return the name of what a program needs of a loaded module and is not there, or nothing."""
+    """Say what a program needs of a loaded module and is not there, or nothing."""
     for module, name in _PRIVATE:
         if module in sys.modules:
             try:
                 attrgetter(name)(sys.modules[module])
             except AttributeError:
-                return f"{module}.{name}"
+                return f"there is no {module}.{name} here, which a warm start needs"
     return ""
 
 
