@@ -149,7 +149,7 @@ class _Launch:
         self._loop = Loop()
         self._name = config.node_name or printable(socket.gethostname())
         self._incarnation = secrets.token_hex(8)
-        self._sink = make_sink(config.events or "", loop=self._loop)
+        self._sink = make_sink(config.events or "", self._loop)
         self._consoles = Console(self._loop, 1), Console(self._loop, 2)
         self._plan = ProgramPlan(
             config,

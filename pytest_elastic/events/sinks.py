@@ -156,18 +156,12 @@ class FileSink:
 class SocketSink:
     """Sends lines to a Unix stream socket without ever blocking.
 
-    Works without a loop: what the kernel does not take at once waits in a queue (the oldest goes
-    first when it is full) and is tried again at the next send. With a `loop` the queue also
-    drains by itself as soon as the other side reads.
+    What the kernel does not take at once waits in a queue (the oldest goes first when it is full),
+    which drains by itself as soon as the other side reads. Where nobody listens, the next record
+    tries again.
     """
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        loop: Loop | None = None,
-        max_queued_lines: int = _MAX_QUEUED_LINES,
-    ) -> None:
+    def __init__(self, path: str, loop: Loop, *, max_queued_lines: int = _MAX_QUEUED_LINES) -> None:
         self._path = path
         self._loop = loop
         self._queue: deque[bytes] = deque(maxlen=max_queued_lines)
@@ -218,7 +212,7 @@ class SocketSink:
             except OSError:
                 self._disconnect()
                 return
-        if self._loop is not None and (had_to_wait or self._rest):
+        if had_to_wait or self._rest:
             waiting = self._drain if self._rest else None
             self._loop.watch(self._sock.fileno(), on_writable=waiting)
 
@@ -244,8 +238,7 @@ class SocketSink:
         self._rest = memoryview(b"")
         sock, self._sock = self._sock, None
         if sock is not None:
-            if self._loop is not None:
-                self._loop.unwatch(sock.fileno())
+            self._loop.unwatch(sock.fileno())
             sock.close()
             self._not_before = time.monotonic() + _RECONNECT_S
 
@@ -254,7 +247,7 @@ def _line(record: Record) -> bytes:
     return (encode_record(record) + "\n").encode()
 
 
-def make_sink(url: str, *, loop: Loop | None = None) -> Sink:
+def make_sink(url: str, loop: Loop) -> Sink:
     """Return the sink that PYTEST_ELASTIC_EVENTS asks for.
 
     "unix:/path" is a socket, "file:/path" a file, "" none at all.
@@ -265,7 +258,7 @@ def make_sink(url: str, *, loop: Loop | None = None) -> Sink:
     if not url:
         return NullSink()
     if scheme == "unix" and colon and path:
-        return SocketSink(path, loop=loop)
+        return SocketSink(path, loop)
     if scheme == "file" and colon and path:
         try:
             return FileSink(path)

@@ -373,7 +373,7 @@ def test_the_same_local_rank_again_is_a_new_round_though_nothing_else_changed(be
 def test_agents_and_probes_share_one_socket(bench: Bench) -> None:
     """Records of agents arrive as they are, beside what workers say."""
     bench.observe()
-    sink = make_sink(f"unix:{bench.path}")
+    sink = make_sink(f"unix:{bench.path}", bench.loop)
     event = WorkersHeld(round=1, reason="contact lost")
     told = Record(at=1.0, source="agent", node="n9", run_id="job", event=event)
     sink.send(told)

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from pytest_elastic.channel import read_object, write_object
 from pytest_elastic.events.model import NodeSpared, Record
 from pytest_elastic.events.sinks import Sink, make_sink
+from pytest_elastic.loop import Loop
 from pytest_elastic.printed import printable
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.consensus.records import NO_TERM, End, KnownJob
@@ -148,8 +149,9 @@ def sinks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Sink]]:
     """Return one of each kind that a user can name; nobody listens at the socket yet."""
     folder = tmp_path_factory.mktemp("sinks")
     with (
-        closing(make_sink(f"file:{folder / 'file'}")) as file,
-        closing(make_sink(f"unix:{folder / 'socket'}")) as unix,
+        closing(Loop()) as loop,
+        closing(make_sink(f"file:{folder / 'file'}", loop)) as file,
+        closing(make_sink(f"unix:{folder / 'socket'}", loop)) as unix,
     ):
         yield [file, unix]
 

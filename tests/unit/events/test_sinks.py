@@ -51,10 +51,13 @@ def read_all(sock: socket.socket) -> bytes:
     return data
 
 
-def test_a_file_gets_one_line_a_record_and_is_shared(tmp_path: Path) -> None:
+def test_a_file_gets_one_line_a_record_and_is_shared(loop: Loop, tmp_path: Path) -> None:
     """Two processes may append to one file: a line is one write."""
     path = tmp_path / "events.jsonl"
-    with closing(make_sink(f"file:{path}")) as one, closing(make_sink(f"file:{path}")) as other:
+    with (
+        closing(make_sink(f"file:{path}", loop)) as one,
+        closing(make_sink(f"file:{path}", loop)) as other,
+    ):
         for number, sink in enumerate((one, other, one), 1):
             sink.send(told(number))
             assert sink.flush(DEADLINE_S) == ""
@@ -126,11 +129,11 @@ def test_a_file_that_is_full_is_renamed_and_another_one_begins(tmp_path: Path) -
         sink.close()
 
 
-def test_records_arrive_at_a_socket_in_order(tmp_path: Path) -> None:
+def test_records_arrive_at_a_socket_in_order(loop: Loop, tmp_path: Path) -> None:
     """The first send connects."""
     path = str(tmp_path / "s")
     with listener(path) as server:
-        sink = make_sink(f"unix:{path}")
+        sink = make_sink(f"unix:{path}", loop)
         for number in range(100):
             sink.send(told(number))
         connection, _ = server.accept()
@@ -139,7 +142,7 @@ def test_records_arrive_at_a_socket_in_order(tmp_path: Path) -> None:
             assert numbers(read_all(connection)) == list(range(100))
 
 
-def test_a_descriptor_above_1023_is_waited_for(tmp_path: Path) -> None:
+def test_a_descriptor_above_1023_is_waited_for(loop: Loop, tmp_path: Path) -> None:
     """The agent of a large job has that many connections; `select` takes no such number."""
     path = str(tmp_path / "s")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -151,7 +154,7 @@ def test_a_descriptor_above_1023_is_waited_for(tmp_path: Path) -> None:
         while low[-1] < 1023:
             low.append(os.dup(low[0]))
             stack.callback(os.close, low[-1])
-        sink = SocketSink(path)
+        sink = SocketSink(path, loop)
         stack.callback(sink.close)
         for number in range(5):
             sink.send(told(number, 1 << 20))
@@ -167,10 +170,10 @@ def test_a_descriptor_above_1023_is_waited_for(tmp_path: Path) -> None:
     assert numbers(data[0]) == list(range(5))
 
 
-def test_records_wait_until_somebody_listens(tmp_path: Path) -> None:
+def test_records_wait_until_somebody_listens(loop: Loop, tmp_path: Path) -> None:
     """An agent that starts before the harness listens loses nothing."""
     path = str(tmp_path / "s")
-    sink = SocketSink(path)
+    sink = SocketSink(path, loop)
     sink.send(told(1))
     with listener(path) as server:
         deadline = BootClock().now() + DEADLINE_S
@@ -188,10 +191,10 @@ def test_records_wait_until_somebody_listens(tmp_path: Path) -> None:
             assert numbers(read_all(connection)) == [1]
 
 
-def test_without_a_listener_the_newest_records_are_kept(tmp_path: Path) -> None:
+def test_without_a_listener_the_newest_records_are_kept(loop: Loop, tmp_path: Path) -> None:
     """The queue is bounded, and what is dropped is the oldest."""
     path = str(tmp_path / "s")
-    sink = SocketSink(path, max_queued_lines=3)
+    sink = SocketSink(path, loop, max_queued_lines=3)
     for number in range(10):
         sink.send(told(number))
     with listener(path) as server:
@@ -202,11 +205,11 @@ def test_without_a_listener_the_newest_records_are_kept(tmp_path: Path) -> None:
             assert numbers(read_all(connection)) == [7, 8, 9]
 
 
-def test_a_listener_that_reads_nothing_never_blocks_the_sender(tmp_path: Path) -> None:
+def test_a_listener_that_reads_nothing_never_blocks_the_sender(loop: Loop, tmp_path: Path) -> None:
     """What the kernel does not take waits; a line is never cut in two for the reader."""
     path = str(tmp_path / "s")
     with listener(path) as server:
-        sink = SocketSink(path, max_queued_lines=20)
+        sink = SocketSink(path, loop, max_queued_lines=20)
         sink.send(told(0))
         connection, _ = server.accept()
         for number in range(1, 200):
@@ -227,13 +230,12 @@ def test_a_listener_that_reads_nothing_never_blocks_the_sender(tmp_path: Path) -
         connection.close()
 
 
-def test_in_a_loop_the_queue_drains_by_itself(tmp_path: Path) -> None:
+def test_in_a_loop_the_queue_drains_by_itself(loop: Loop, tmp_path: Path) -> None:
     """With a watcher no further send is needed."""
     path = str(tmp_path / "s")
-    loop = Loop()
     data = b""
     with listener(path) as server:
-        sink = SocketSink(path, loop=loop)
+        sink = SocketSink(path, loop)
         for number in range(50):
             sink.send(told(number, size=20_000))
         connection, _ = server.accept()
@@ -251,13 +253,12 @@ def test_in_a_loop_the_queue_drains_by_itself(tmp_path: Path) -> None:
         loop.unwatch(connection.fileno())
         connection.close()
         sink.close()
-    loop.close()
 
 
-def test_a_listener_that_goes_away_ends_nothing(tmp_path: Path) -> None:
+def test_a_listener_that_goes_away_ends_nothing(loop: Loop, tmp_path: Path) -> None:
     """The sender notices at a later send, and tries again later still."""
     path = str(tmp_path / "s")
-    sink = SocketSink(path)
+    sink = SocketSink(path, loop)
     with listener(path) as server:
         sink.send(told(1))
         server.accept()[0].close()
@@ -267,16 +268,16 @@ def test_a_listener_that_goes_away_ends_nothing(tmp_path: Path) -> None:
     sink.send(told(9))
 
 
-def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_address_that_is_none_is_refused(loop: Loop, tmp_path: Path) -> None:
     """The message names the variable and what is expected."""
-    assert isinstance(make_sink(""), NullSink)
+    assert isinstance(make_sink("", loop), NullSink)
     for url in ("tcp:1.2.3.4:5", "unix:", "file", f"file:{tmp_path}"):
         with pytest.raises(UsageError, match="events"):
-            make_sink(url)
+            make_sink(url, loop)
 
 
 @pytest.mark.parametrize("kind", ["file", "unix"])
-def test_a_sink_takes_any_text(tmp_path: Path, kind: str) -> None:
+def test_a_sink_takes_any_text(loop: Loop, tmp_path: Path, kind: str) -> None:
     """Half of a surrogate pair cannot be encoded: a sink that raised would end its agent."""
     path = str(tmp_path / "events")
     record = Record(
@@ -287,12 +288,12 @@ def test_a_sink_takes_any_text(tmp_path: Path, kind: str) -> None:
         event=WorkersHeld(round=7, reason="\ud800\n"),
     )
     if kind == "file":
-        with closing(make_sink(f"file:{path}")) as sink:
+        with closing(make_sink(f"file:{path}", loop)) as sink:
             sink.send(record)
             assert sink.flush(DEADLINE_S) == ""
         assert numbers(Path(path).read_bytes()) == [7]
         return
-    with listener(path) as server, closing(make_sink(f"unix:{path}")) as sink:
+    with listener(path) as server, closing(make_sink(f"unix:{path}", loop)) as sink:
         sink.send(record)
         sink.flush(DEADLINE_S)
         sock, _ = server.accept()
@@ -301,9 +302,9 @@ def test_a_sink_takes_any_text(tmp_path: Path, kind: str) -> None:
             assert numbers(read_all(sock)) == [7]
 
 
-def test_a_file_of_events_is_the_users_own(tmp_path: Path) -> None:
+def test_a_file_of_events_is_the_users_own(loop: Loop, tmp_path: Path) -> None:
     """Command lines and environments are in it."""
     path = tmp_path / "events"
-    with closing(make_sink(f"file:{path}")) as sink:
+    with closing(make_sink(f"file:{path}", loop)) as sink:
         sink.send(told(1))
     assert path.stat().st_mode & 0o777 == 0o600
