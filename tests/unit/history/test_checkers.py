@@ -13,7 +13,6 @@ from elastic_harness.history.checkers import (
     Checker,
     NoParameters,
     bind,
-    default_checks,
     standard_checkers,
 )
 from elastic_harness.history.events import (
@@ -633,7 +632,7 @@ PLANTS: dict[str, Plant] = {
 }
 
 # The clauses of these are on in every run.
-DEFAULTS = [check.name for check in default_checks()]
+DEFAULTS = [check.name for check in STANDARD.default_checks()]
 # These cannot find a fault of the job: they find that the run proves nothing.
 ONLY_UNKNOWN = {"faults_effective", "workers_observed", "switch_clean"}
 
@@ -681,17 +680,17 @@ def test_an_invalid_verdict_points_at_records_that_exist() -> None:
 
 def test_the_defaults_all_hold_for_an_ordinary_recovery() -> None:
     """A crash and a resume make no invariant fail."""
-    judgements = judge_checks(clean().history, default_checks())
+    judgements = judge_checks(clean().history, STANDARD.default_checks())
     assert overall(judgements).outcome is Outcome.VALID, overall(judgements).reason
     assert len(judgements) == 12
 
 
 def test_an_invariant_can_be_named_off() -> None:
     """What is named off is not judged; a wrong name is refused, with the right one."""
-    names = [check.name for check in default_checks(without=("budget",))]
+    names = [check.name for check in STANDARD.default_checks(without=("budget",))]
     assert "budget" not in names
     with pytest.raises(UsageError, match="did you mean 'budget'"):
-        default_checks(without=("bugdet",))
+        STANDARD.default_checks(without=("bugdet",))
 
 
 def test_a_checker_that_crashes_says_unknown_with_its_traceback() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from elastic_harness.history.checkers import bind, default_checks
+from elastic_harness.history.checkers import STANDARD, bind
 from elastic_harness.history.events import NodeStopped, ProcessExited, ProcessStarted
 from elastic_harness.history.judge import judge_checks
 from elastic_harness.history.verdict import Outcome
@@ -134,7 +134,7 @@ def test_a_job_that_begins_anew_is_judged_as_another_one(make: Callable[[], Stor
     history = _ended(make()).history
     assert [(world.round, world.job) for world in history.worlds.rounds] == [(1, 1), (1, 2)]
     assert [world.ordinal for world in history.worlds.rounds] == [1, 2]
-    unmet = [each for each in judge_checks(history, default_checks()) if not each]
+    unmet = [each for each in judge_checks(history, STANDARD.default_checks()) if not each]
     assert unmet == []
     assert bind("world_sizes", [2, 2]).run(history).is_valid
     assert bind("rank_stability").run(history).outcome is Outcome.UNKNOWN, (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from elastic_harness.history.checkers import bind, default_checks
+from elastic_harness.history.checkers import STANDARD, bind
 from elastic_harness.history.checkers.final_state import reference_of
 from elastic_harness.history.events import ReferenceObserved
 from elastic_harness.history.verdict import Outcome, Verdict
@@ -29,7 +29,7 @@ from tests.unit.history.trained import (
 def verdicts(story: Story) -> dict[str, Verdict]:
     """Judge all clauses, and the invariants."""
     checks = {name: bind(*clause) for name, clause in CLAUSES.items()}
-    checks |= {check.name: check for check in default_checks()}
+    checks |= {check.name: check for check in STANDARD.default_checks()}
     return {name: check.run(story.history) for name, check in checks.items()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elastic_harness.history.checkers import bind, default_checks
+from elastic_harness.history.checkers import STANDARD, bind
 from elastic_harness.history.events import ProcessStarted
 from elastic_harness.history.judge import judge_checks
 from elastic_harness.history.verdict import Outcome
@@ -86,7 +86,9 @@ def test_a_round_that_ended_before_one_of_its_nodes_had_begun_was_observed() -> 
     assert verdict.is_valid, verdict.reason
     assert verdict.reason.endswith("; rank 1 of round 1 was never started")
     unmet = [
-        each for each in judge_checks(story.history, default_checks()) if not each.verdict.is_valid
+        each
+        for each in judge_checks(story.history, STANDARD.default_checks())
+        if not each.verdict.is_valid
     ]
     assert unmet == []
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from elastic_harness.history.checkers import default_checks
+from elastic_harness.history.checkers import STANDARD
 from elastic_harness.history.events import ClausePlanned, RunClosed
 from elastic_harness.history.judge import judge, judge_checks
 from elastic_harness.report.session_page import (
@@ -50,7 +50,7 @@ def test_a_run_is_summed_up_by_its_worst_clause_and_what_failed_first() -> None:
 def test_a_valid_run_has_no_cause() -> None:
     """There is nothing to explain."""
     history = Story().round(1, ["n1", "n2"]).steps(1, 1, 2).finish(1).end().history
-    judgements = [each for each in judge_checks(history, default_checks()) if each]
+    judgements = [each for each in judge_checks(history, STANDARD.default_checks()) if each]
     assert summary_of(history, judgements, name="x").cause == ""
 
 

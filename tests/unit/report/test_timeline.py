@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elastic_harness.history.checkers import default_checks
+from elastic_harness.history.checkers import STANDARD
 from elastic_harness.history.events import (
     LastLinesSeen,
     LogMatched,
@@ -61,7 +61,7 @@ class Checker(HTMLParser):
 
 def test_the_page_is_whole_and_fetches_nothing() -> None:
     """Tags close in order; the only links are to the logs beside it, and nothing else may load."""
-    judgements = judge_checks(small(), default_checks())
+    judgements = judge_checks(small(), STANDARD.default_checks())
     page = timeline_html(
         small(), judgements, logs=["logs/n1/rank 0.log"], command="pytest x --elastic-seed=7"
     )

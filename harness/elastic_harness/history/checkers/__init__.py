@@ -3,7 +3,6 @@
 from elastic_harness.history.checkers.library import (
     STANDARD,
     bind,
-    default_checks,
     standard_checkers,
 )
 from elastic_harness.history.checkers.registry import (
@@ -24,6 +23,5 @@ __all__ = [
     "Registry",
     "bind",
     "checker",
-    "default_checks",
     "standard_checkers",
 ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from elastic_harness.history.checkers import (
     conduct,
     consistent,
@@ -17,7 +15,7 @@ from elastic_harness.history.checkers import (
 )
 from elastic_harness.history.checkers.registry import Check, Checker, Registry, YamlValue
 
-__all__ = ["STANDARD", "bind", "default_checks", "standard_checkers"]
+__all__ = ["STANDARD", "bind", "standard_checkers"]
 
 
 def standard_checkers() -> Registry:
@@ -33,8 +31,3 @@ STANDARD = standard_checkers()
 def bind(name: str, value: YamlValue = None, *, is_negated: bool = False) -> Check:
     """Return the check that a clause asks for; see `Registry.bind`."""
     return STANDARD.bind(name, value, is_negated=is_negated)
-
-
-def default_checks(*, without: Collection[str] = ()) -> tuple[Check, ...]:
-    """Return the invariants of every scenario; see `Registry.default_checks`."""
-    return STANDARD.default_checks(without=without)
