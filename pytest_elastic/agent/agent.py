@@ -254,12 +254,11 @@ class Agent:
         self._rendezvous.close(self._loop.stop)
 
     def _on_worker_ended(self, report: w.WorkerEnded) -> None:
-        plan = self._round_plan
-        specs = () if plan is None else plan.specs
-        spec = next((each for each in specs if each.local_rank == report.local_rank), None)
         if report.exit_code == 0:
             self._files.after(lambda: self._tell(_as_exit(report, report.start_error)))
             return
+        assert self._round_plan is not None, "workers end of a round that was prepared"
+        spec = self._round_plan.specs[report.local_rank]
         self._files.call(
             lambda: _describe_exit(report, spec),
             self._tell,
@@ -272,10 +271,10 @@ class Agent:
         )
 
 
-def _describe_exit(report: w.WorkerEnded, spec: WorkerSpec | None) -> m.WorkerExit:
+def _describe_exit(report: w.WorkerEnded, spec: WorkerSpec) -> m.WorkerExit:
     """Add to a worker's failure what can be found out about it; reads files."""
     found = _as_exit(report, report.start_error)
-    if spec is not None and spec.error_file and (error := read_error_file(spec.error_file)):
+    if spec.error_file and (error := read_error_file(spec.error_file)):
         found = replace(
             found,
             message=error.message,
@@ -285,7 +284,7 @@ def _describe_exit(report: w.WorkerEnded, spec: WorkerSpec | None) -> m.WorkerEx
         )
     if report.exit_code < 0 and report.was_out_of_memory and not found.message:
         found = replace(found, message="killed by the kernel: out of memory")
-    outputs = () if spec is None else (spec.stdout, spec.stderr, spec.error_file)
+    outputs = (spec.stdout, spec.stderr, spec.error_file)
     full = next(filter(None, (full_disk_of(path) for path in outputs if path)), None)
     if full is not None:
         # What it said about its end may have had no room.
