@@ -933,6 +933,10 @@ def test_occurrences_and_invariants_are_known_as_such() -> None:
         *("no_survivors", "faults_effective", "ends_in_time", "switch_clean", "no_workers"),
         *("job", "exit_codes", "log_contains", "consistent"),
     }
+    assert {c.name for c in checkers if c.needs_end} == {
+        *("no_survivors", "ends_in_time", "no_workers", "job", "exit_codes"),
+        *("parameters", "optimizer", "loss"),
+    }
     assert [c.name for c in checkers if c.is_default] == [
         "ranks", "agreement", "one_world", "no_overlap", "budget", "membership", "no_survivors",
         "faults_effective", "ends_in_time", "workers_observed", "switch_clean", "consistent",
