@@ -49,7 +49,10 @@ def test_every_input_is_used_by_a_step() -> None:
         assert f"inputs.{name}" in text
 
 
-@pytest.mark.parametrize(("script", "code"), [("minimal", 0), ("broken/swallowed", 1)])
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [pytest.param("minimal", 0, marks=pytest.mark.slow), ("broken/swallowed", 1)],
+)
 def test_a_check_up_ends_with_its_own_exit_code_and_its_card_is_in_the_summary(
     tmp_path: Path, script: str, code: int
 ) -> None:

@@ -48,6 +48,7 @@ def test_a_script_that_ignores_sigterm_is_found_out_if_it_is_long_enough(tmp_pat
     assert "Handle SIGTERM: save at the next step" in " ".join(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_weights_that_fewer_nodes_do_not_load_are_seen_by_the_loss(tmp_path: Path) -> None:
     """With fewer nodes nothing is the same to the bit; the right script's loss is as before.
 
@@ -150,6 +151,7 @@ def test_averaged_weights_that_are_saved_and_not_loaded_are_seen_in_the_checkpoi
     assert "has another 'checkpoints/average.pt" in " ".join(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_statistics_that_are_saved_and_not_loaded_are_seen_where_nothing_else_is_saved(
     tmp_path: Path,
 ) -> None:

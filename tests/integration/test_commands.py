@@ -103,12 +103,12 @@ def scenarios(tmp_path: Path) -> Path:
     [
         ("unknown.elastic.yaml", 3),
         ("unknown.elastic.yaml -n 2 --patience=2", 3),
-        ("--patience=2 unknown.elastic.yaml", 3),
+        pytest.param("--patience=2 unknown.elastic.yaml", 3, marks=pytest.mark.slow),
         ("unknown.elastic.yaml invalid.elastic.yaml", 1),
         ("missing.elastic.yaml", 2),
         ("unknown.elastic.yaml::other", 2),
         ("unread.elastic.yaml", 2),
-        ("unread.elastic.yaml -n 2", 2),
+        pytest.param("unread.elastic.yaml -n 2", 2, marks=pytest.mark.slow),
         ("empty", 2),
     ],
 )

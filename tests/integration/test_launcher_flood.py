@@ -83,7 +83,7 @@ def begin(folder: Path, number: int, lease_s: float, words: list[str]) -> Node:
     ("has_token", "kind", "connections", "how", "lease_s"),
     [
         (False, "questions", 150, "repeat", 2.0),
-        (True, "questions", 150, "repeat", 2.0),
+        pytest.param(True, "questions", 150, "repeat", 2.0, marks=pytest.mark.slow),
         (True, "frames of 240 kB", 150, "repeat", 2.0),
         # A stranger is let go after a lease: in a short one, few could be held at once.
         (True, "frames that never end", 900, "stay", FLOOD_S),

@@ -116,7 +116,7 @@ def test_a_job_of_machines_with_ipv6_alone_forms_at_a_name_that_is_known_later(
     ("a", "b", "named"),
     [
         ("10.9.0.1/24 fd00::1/64", "fd00::2/64", "fd00::1"),
-        ("fd00::1/64", "10.9.0.2/24 fd00::2/64", "fd00::1"),
+        pytest.param("fd00::1/64", "10.9.0.2/24 fd00::2/64", "fd00::1", marks=pytest.mark.slow),
         ("10.9.0.1/24 10.8.0.1/24", "10.8.0.2/24", "10.8.0.1"),
     ],
     ids=["both-on-the-host", "both-on-the-other", "two-networks"],

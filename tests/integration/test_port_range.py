@@ -49,7 +49,13 @@ THEIRS = ("-m", "torch.distributed.run", "--rdzv-backend=pytest-elastic")
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs a network of its own"
 )
-@pytest.mark.parametrize(("launcher", "rounds"), [(OURS, 3), (THEIRS, 1)], ids=["ours", "torchrun"])
+@pytest.mark.parametrize(
+    ("launcher", "rounds"),
+    [
+        pytest.param(OURS, 3, id="ours"),
+        pytest.param(THEIRS, 1, id="torchrun", marks=pytest.mark.slow),
+    ],
+)
 def test_a_job_listens_on_ports_of_the_range_and_at_its_endpoint(
     tmp_path: Path, launcher: tuple[str, ...], rounds: int
 ) -> None:
