@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,7 @@ from elastic_harness.report.run_directory import RunDirectory
 from elastic_harness.scenario.actions import CheckedScenario, PlannedAction
 from elastic_harness.scenario.checks.launcher_options import check_options
 from elastic_harness.scenario.checks.scenario_checks import check_scenario, needed_capabilities
-from elastic_harness.scenario.model import STORM_ID, Clause, Entry, Scenario, Storm
+from elastic_harness.scenario.model import Clause, Entry, Scenario, Storm, storm_id, storm_of
 from elastic_harness.scenario.planning.planned_clauses import NO_WORKERS
 from elastic_harness.scenario.planning.planner import make_plan
 from elastic_harness.scenario.planning.seed import Seed
@@ -321,7 +320,7 @@ def _check_timeline(
 def _with_timeline(scenario: Scenario, entries: Sequence[Entry]) -> Scenario:
     """Return the scenario of a job that starts; after a storm it has to get on again."""
     update: dict[str, object] = {"timeline": tuple(entries)}
-    if any(entry.id == STORM_ID for entry in entries):
+    if any(storm_of(str(entry.id)) == entry.id for entry in entries):
         clauses = (*scenario.expect.finally_, Clause(name="recovered"))
         update["expect"] = scenario.expect.model_copy(update={"finally_": clauses})
     return scenario.model_copy(update=update)
@@ -338,8 +337,8 @@ def _draw(storm: Storm, name: str, scenario: Scenario, hub: Hub) -> Sequence[Ent
     hub.skip_unless_able(needs_of(recipes, storm.faults))
     if hub.replay is not None:
         # What was drawn then, whatever would be drawn today.
-        mine = re.compile(re.escape(name) + r"(-\d+)?")
-        if found := [each.entry for each in hub.replay.entries if mine.fullmatch(each.id)]:
+        mine = storm_id(name)
+        if found := [each.entry for each in hub.replay.entries if storm_of(each.id) == mine]:
             return found
     seed = hub.replay.seed.value if hub.replay is not None else hub.options.seed
     chosen = Seed(value=seed if scenario.seed is None else scenario.seed)

@@ -19,7 +19,7 @@ from elastic_harness.report.cause import node_of_first_failure
 from elastic_harness.report.failure_screen import Place, UnmetClause, failure_screen
 from elastic_harness.report.last_words import last_words
 from elastic_harness.report.session_page import summary_of
-from elastic_harness.scenario.model import STORM_ID
+from elastic_harness.scenario.model import storm_of
 from elastic_harness.scenario.planning.planner import encode_plan
 
 from pytest_elastic.errors import UsageError
@@ -184,7 +184,7 @@ def _place_of(judgement: Judgement, loaded: LoadedScenario) -> Place | None:
     owner, _, rest = judgement.key.partition("[")
     index = rest.removesuffix("]")
     if judgement.bucket == "check":
-        if owner == STORM_ID:
+        if storm_of(owner):
             return _place(loaded, ("storm",))
         name = owner.partition("#")[0]
         for number, entry in enumerate(loaded.scenario.timeline, start=1):

@@ -46,6 +46,11 @@ TESTS = """
         assert job.check("recovered").verdict.is_valid
         assert job.restarts >= 1
 
+    def test_named_and_too_late(elastic_job):
+        job = elastic_job("steps.py", nodes=2, max_restarts=3)
+        job.storm(faults=["kill"], max=1, over="100s", id="mine")
+        assert job.wait().succeeded
+
     def test_too_much(elastic_job):
         elastic_job("steps.py", nodes=2, max_restarts=1).storm(max=3)
 """
@@ -105,6 +110,7 @@ def test_each_comes_out_as_it_should(called: Called) -> None:
     assert called.outcomes == {
         "test_a_faker_of_the_user_draws_faults": "PASSED",
         "test_in_python": "PASSED",
+        "test_named_and_too_late": "FAILED",
         "test_too_much": "FAILED",
         "stormy": "FAILED",
         "picks": "FAILED",
@@ -112,6 +118,8 @@ def test_each_comes_out_as_it_should(called: Called) -> None:
     }
     wanted = "a storm of up to 3 faults can use up the 1 restarts of this job"
     assert wanted in called.about("test_too_much")
+    late = called.about("test_named_and_too_late")
+    assert "UNKNOWN: faults_effective\n  mine-storm: none of its 1 faults took effect" in late
 
 
 def test_a_storm_fails_by_what_was_asked_for_and_by_nothing_else(called: Called) -> None:

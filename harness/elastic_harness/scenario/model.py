@@ -61,12 +61,27 @@ __all__ = [
     "Scenario",
     "Storm",
     "Witness",
+    "storm_id",
+    "storm_of",
 ]
 
 TRIGGER_KEYS: Final = ("at", "when", "after", "every")
-# What the entries of a storm are called: this, and this with a number.
+# What a storm's first entry is called, behind the name that a Python test has given it, if it has
+# (`mine-storm`); the faults that it draws have a number behind that (`storm-1`).
 STORM_ID: Final = "storm"
+_OF_A_STORM: Final = re.compile(rf"((?:.+-)?{STORM_ID})(?:-\d+)?")
 ENTRY_KEYS: Final = ("id", *TRIGGER_KEYS, "for", "until", "optional")
+
+
+def storm_id(name: str) -> str:
+    """Return the id of the first entry of the storm that a test has given this name."""
+    return name if name == STORM_ID else f"{name}-{STORM_ID}"
+
+
+def storm_of(id: str) -> str:
+    """Return the id of a storm's first entry for that of any of its entries, "" for all others."""
+    found = _OF_A_STORM.fullmatch(id)
+    return found[1] if found else ""
 
 
 class WorkingCopy(ScenarioModel):

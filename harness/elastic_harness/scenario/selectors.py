@@ -181,7 +181,7 @@ def resolve_nodes(
     stream: str,
     apart_from: Collection[str] | None = None,
 ) -> tuple[NodeRef, ...]:
-    """Return the nodes meant, in natural order; raises SelectionEmpty when there are none.
+    """Return the nodes meant, in natural order; raises SelectionEmpty when a term means none.
 
     `stream` names the random stream to draw from; `apart_from` is what `others` excludes.
     """
@@ -198,7 +198,10 @@ def resolve_nodes(
                 raise SelectionEmpty("`others` needs another side here")
             chosen |= {node.name for node in pool if node.name not in apart_from}
         else:
-            chosen |= {node.name for node in _nodes_of(term, situation)} - excluded
+            named = _nodes_of(term, situation)
+            if not named and term.kind != "gateway":
+                raise SelectionEmpty(_nobody(term, situation))
+            chosen |= {node.name for node in named} - excluded
     nodes = tuple(node for node in situation.nodes if node.name in chosen)
     if not nodes:
         raise SelectionEmpty(_nobody(selector, situation))
@@ -208,7 +211,7 @@ def resolve_nodes(
 def resolve_workers(
     selector: Selector, situation: Situation, *, stream: str
 ) -> tuple[WorkerRef, ...]:
-    """Return the live workers meant, in rank order; raises SelectionEmpty when there are none."""
+    """Return the live workers meant, by rank; raises SelectionEmpty when a term means none."""
     excluded = {w.rank for term in selector.exclude for w in _workers_of(term, situation)}
     pool = tuple(worker for worker in situation.workers if worker.rank not in excluded)
     draw = situation.seed.stream(stream).sample
@@ -218,7 +221,10 @@ def resolve_workers(
             count = _how_many(term, len(situation.workers))
             chosen |= {worker.rank for worker in _sample(pool, count, draw, term)}
         else:
-            chosen |= {worker.rank for worker in _workers_of(term, situation)} - excluded
+            named = _workers_of(term, situation)
+            if not named:
+                raise SelectionEmpty(_nobody(term, situation))
+            chosen |= {worker.rank for worker in named} - excluded
     workers = tuple(worker for worker in situation.workers if worker.rank in chosen)
     if not workers:
         raise SelectionEmpty(_nobody(selector, situation))
@@ -310,7 +316,7 @@ def _sample(
     return draw(pool, count)
 
 
-def _nobody(selector: Selector, situation: Situation) -> str:
+def _nobody(selector: Selector | Term, situation: Situation) -> str:
     nodes = ", ".join(node.name for node in situation.nodes) or "none"
     ranks = ", ".join(str(worker.rank) for worker in situation.workers) or "none"
     return f"`{selector}` is empty now: nodes up are {nodes}; live ranks are {ranks}"

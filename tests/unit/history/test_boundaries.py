@@ -42,12 +42,21 @@ from tests.unit.history.story import Story
 
 VALID, INVALID, UNKNOWN = Outcome.VALID, Outcome.INVALID, Outcome.UNKNOWN
 TWO = ("n1", "n2")
+LEFT_NOTHING = "nothing outlived the launchers that ended on n1, n2"
 
 
 def crashed(name: str = "crash") -> Story:
     """Two nodes, a crash at step 6, a resume at step 5, a good end."""
     story = Story().round(1, TWO).steps(1, 1, 6).fault(name).gone(1)
     return story.wait(0.5).round(2, TWO).steps(2, 6, 9).finish(2).end()
+
+
+def trained_on(code: int, by_s: float) -> Story:
+    """A launcher ends, and its worker begins a step so long after that."""
+    story = Story().round(1, TWO).steps(1, 1, 2)
+    ended_at = story.at
+    story.launcher_exits({"n1": code, "n2": 0}).wait(by_s + 1.0)
+    return story.step(1, 0, 3, began_at=ended_at + by_s).end()
 
 
 def without_start(story: Story) -> Story:
@@ -600,6 +609,13 @@ ROWS: tuple[Row, ...] = (
      lambda: Story().tell("cluster", "n1", SurvivorFound(pid=8, command="a"))
      .tell("cluster", "n2", SurvivorFound(pid=9, command="b")), INVALID,
      "2 processes outlived their launcher, first on n1: a (pid 8)"),
+    ("no_survivors", None, lambda: trained_on(0, 1.5), INVALID,
+     "rank 0 on n1 began a step 1.5 s after its launcher had ended with 0"),
+    ("no_survivors", None, lambda: trained_on(127, 1.5), INVALID,
+     "rank 0 on n1 began a step 1.5 s after its launcher had ended with 127"),
+    ("no_survivors", None, lambda: trained_on(0, 1.0), VALID, LEFT_NOTHING),
+    ("no_survivors", None, lambda: trained_on(-9, 1.5), VALID, LEFT_NOTHING),
+    ("no_survivors", None, lambda: trained_on(128, 1.5), VALID, LEFT_NOTHING),
     ("no_survivors", None, lambda: Story().launcher_exits({"n1": 1}).end("limit"), VALID,
      "nothing outlived the launchers that ended on n1"),
     ("no_survivors", None, lambda: Story().end("stopped"), VALID,

@@ -191,3 +191,15 @@ def test_what_can_never_be_is_known_without_a_run() -> None:
         assert why is not None
         assert message in why
     assert parse_selector("rank 3").impossible(node_names=names, largest_world=4) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "missing"), [(["n1", "n9"], "n9"), (["n1", "rank 10"], "rank 10")]
+)
+def test_of_several_that_are_named_none_may_be_missing(value: object, missing: str) -> None:
+    """A fault that hits one of two has not done what was asked for."""
+    with pytest.raises(SelectionEmpty, match=f"`{missing}` is empty now"):
+        nodes_of(value)
+    with pytest.raises(SelectionEmpty, match="`rank 10` is empty now"):
+        ranks_of(["rank 0", "rank 10"])
+    assert nodes_of({"any": ["n1", "n2"], "exclude": ["n2", "n9"]}) == ["n1"]

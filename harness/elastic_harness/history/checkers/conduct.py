@@ -38,6 +38,7 @@ from elastic_harness.history.events import (
 )
 from elastic_harness.history.history import Entry, History
 from elastic_harness.history.verdict import Verdict, invalid, unknown, valid
+from elastic_harness.history.worlds import Step, WorkerView
 from elastic_harness.scenario.actions import CheckedScenario
 from pytest_elastic.events.model import (
     EVENT_KINDS,
@@ -64,6 +65,8 @@ __all__ = [
     "workers_observed",
 ]
 
+# A worker that begins a step so long after its launcher has ended trains on without it.
+_TRAINS_ON_S = 1.0
 _NO_END = "the history has no end: the harness was stopped before the run was over"
 
 
@@ -77,6 +80,12 @@ def no_survivors(history: History, _: NoParameters) -> Verdict:
             f"{len(survivors)} processes outlived their launcher, first on {first.node}: "
             f"{first.event.command} (pid {first.event.pid})",
             [entry.seq for entry in survivors],
+        )
+    for exit_, worker, step in _steps_without_launcher(history):
+        return invalid(
+            f"rank {worker.rank} on {exit_.node} began a step {step.began_at - exit_.at:.1f} s "
+            f"after its launcher had ended with {exit_.event.exit_code}",
+            (exit_.seq, step.seq),
         )
     ended = history.last(RunEnded)
     if ended is None:
@@ -94,6 +103,23 @@ def no_survivors(history: History, _: NoParameters) -> Verdict:
         return unknown("the run was over before any launcher had ended", (ended.seq,))
     nodes = ", ".join(sorted(over)) or "any node"
     return valid(f"nothing outlived the launchers that ended on {nodes}", (ended.seq,))
+
+
+def _steps_without_launcher(
+    history: History,
+) -> Iterator[tuple[Entry[ProcessExited], WorkerView, Step]]:
+    """Yield the steps of workers that trained on when their launcher had ended by itself.
+
+    Who is told to end may take as long as `SurvivorsSought` waits: what trains was not told.
+    """
+    for entry in _launcher_exits(history):
+        if not 0 <= entry.event.exit_code < 128:
+            continue  # it, or what a shell ran for it, was killed: so will its workers be
+        for world in history.worlds.rounds:
+            for worker in world.workers.values():
+                if worker.node == entry.node and worker.hello_seq < entry.seq:
+                    late = (e for e in worker.steps if e.began_at > entry.at + _TRAINS_ON_S)
+                    yield from ((entry, worker, step) for step in late)
 
 
 def _launcher_exits(history: History) -> list[Entry[ProcessExited]]:

@@ -24,7 +24,7 @@ from elastic_harness.scenario.actions import CheckedScenario, CheckNow, HealEntr
 from elastic_harness.scenario.checks.clause_checks import check_clauses
 from elastic_harness.scenario.checks.launch_checks import check_launch
 from elastic_harness.scenario.job_spec import RENDEZVOUS, environ_name
-from elastic_harness.scenario.model import STORM_ID, Scenario
+from elastic_harness.scenario.model import Scenario, storm_of
 from elastic_harness.scenario.planning.storm import shape_of
 from elastic_harness.scenario.stage.log_source import rank_of
 from elastic_harness.scenario.triggers import AfterEntry, EventCondition, WritingCondition
@@ -140,7 +140,7 @@ def _why_no_id(id: str, index: int) -> str | None:
     found = re.fullmatch(r"entry-(\d+)", id)
     if found is not None and int(found[1]) != index + 1:
         return f"{id!r} is what another entry is called that has no id"
-    if re.fullmatch(rf"{STORM_ID}(-\d+)?", id):
+    if storm_of(id):
         return f"{id!r} is what an entry of a storm is called"
     return None
 

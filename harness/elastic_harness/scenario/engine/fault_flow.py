@@ -34,7 +34,7 @@ from elastic_harness.scenario.engine.timeline import (
     expand,
     first_that_acts,
 )
-from elastic_harness.scenario.model import STORM_ID
+from elastic_harness.scenario.model import storm_of
 from elastic_harness.scenario.planning.planner import (
     PinnedTargets,
     Plan,
@@ -376,7 +376,7 @@ class FaultFlow:
         several: dict[str, list[EntryState]] = {}
         for entry in self.entries:
             if is_of_storm(entry.name):
-                several.setdefault(STORM_ID, []).append(entry)
+                several.setdefault(storm_of(entry.name), []).append(entry)
             elif entry.entry.every is not None and not entry.entry.optional:
                 several.setdefault(entry.name, []).append(entry)
         for name, entries in several.items():

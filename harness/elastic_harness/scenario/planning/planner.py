@@ -10,7 +10,6 @@ names their targets, and a replay hits the same.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -21,7 +20,7 @@ from elastic_harness.faults.recipe import Recipe
 from elastic_harness.faults.recipes import RECIPES
 from elastic_harness.scenario.actions import PlannedAction
 from elastic_harness.scenario.engine.situation import Situation, Targets
-from elastic_harness.scenario.model import STORM_ID, Clause, Entry, Expect, Scenario
+from elastic_harness.scenario.model import Clause, Entry, Expect, Scenario, storm_of
 from elastic_harness.scenario.planning.seed import Seed
 from elastic_harness.scenario.planning.storm import draw_storm
 from elastic_harness.scenario.selectors import SelectionEmpty
@@ -121,7 +120,7 @@ class Plan:
 
 def is_of_storm(id: str) -> bool:
     """Tell whether a storm's chance has drawn the entry: no other one may be called so."""
-    return re.fullmatch(rf"{STORM_ID}-\d+", id) is not None
+    return storm_of(id) not in ("", id)
 
 
 def make_plan(scenario: Scenario, seed: int, recipes: Sequence[Recipe] = RECIPES) -> Plan:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from elastic_harness.faults.recipe import JobShape, Recipe, choose, draw_plan
 from elastic_harness.faults.recipes import RECIPES
-from elastic_harness.scenario.model import STORM_ID, Entry, Scenario, Storm
+from elastic_harness.scenario.model import STORM_ID, Entry, Scenario, Storm, storm_id
 from elastic_harness.scenario.planning.seed import Seed
 
 __all__ = ["draw_entries", "draw_storm", "shape_of"]
@@ -60,7 +60,7 @@ def draw_entries(
         steps=storm.steps,
         max_faults=storm.max,
     )
-    return tuple(Entry.model_validate(each) for each in _as_timeline(drawn, name))
+    return tuple(Entry.model_validate(each) for each in _as_timeline(drawn, storm_id(name)))
 
 
 def _spared(storm: Storm, scenario: Scenario) -> list[str]:
