@@ -228,6 +228,9 @@ LOADERS = """
         def __iter__(self):
             yield from range(7)
 
+    class InOrder(Unmoved):
+        shuffle = False  # as a DistributedSampler that needs no set_epoch
+
     class Batches:
         def __iter__(self):
             return iter([[0, 1, 2], torch.tensor([3, 4]), (5, 6)])
@@ -292,6 +295,8 @@ LOADERS = """
         "keys": lambda: DataLoader({k: 1.0 for k in "abcdefg"}, 2, sampler=Keys()),
         "any order": lambda: DataLoader(data, 2, num_workers=2, in_order=False),
         "no set_epoch": lambda: DataLoader(data, 2, sampler=Unmoved()),
+        "in order": lambda: DataLoader(data, 2, sampler=InOrder()),
+        "zipped": lambda: DataLoader(data, 2, shuffle=True),
     }
     loader = loader[kind]()
     if kind == "peek":
@@ -301,6 +306,8 @@ LOADERS = """
         if kind == "skips" and epoch == 1:
             loader = DataLoader(data, batch_sampler=Skips(loader.batch_sampler))
         batches = accelerate["one_ahead"](loader) if kind == "ahead" else loader
+        if kind == "zipped":
+            batches = zip(loader, DataLoader(data, 2, shuffle=True))
         for number, batch in enumerate(batches):
             if number == 7:
                 break
@@ -317,12 +324,14 @@ LOADERS = """
 SEEN = (
     "shuffle", "peek", "validates", "validates inside", "whole epochs", "ahead", "batches",
     "singles", "counts on", "skips", "processes", "persistent",
+    "in order",
 )  # fmt: skip
 NOT_SEEN = {
     "endless": "unknown: the epoch or the size of range[7] by Endless is not known",
     "stream": "unknown: an IterableDataset has no indices",
     "keys": "unknown: its sampler gives no numbers",
     "any order": "unknown: with in_order=False batches come in another order",
+    "zipped": "unknown: two loaders take turns that look alike",
     "no set_epoch": "invalid: does the script call set_epoch?",
 }
 

@@ -181,8 +181,9 @@ class SamplesDrawn(Event):
 class SamplesUnseen(Event):
     """A data loader is used whose samples cannot be seen.
 
-    `reason` is "iterable" (an IterableDataset has no indices), "indices" (they are no numbers), or
-    "order" (with `in_order=False` they arrive in another order than they are asked for).
+    `reason` is "iterable" (an IterableDataset has no indices), "indices" (they are no numbers),
+    "alike" (two loaders of this name take turns), or "order" (with `in_order=False` samples arrive
+    in another order than they are asked for).
     """
 
     pid: int

@@ -28,6 +28,7 @@ _NOT_OBSERVED = (
 _UNSEEN = {
     "iterable": "an IterableDataset has no indices",
     "indices": "its sampler gives no numbers",
+    "alike": "two loaders take turns that look alike (kind and length of dataset, and sampler)",
     "order": "with in_order=False batches come in another order than they are drawn",
 }
 _SHOWN_PROOF = 8
@@ -270,15 +271,19 @@ def _epochs_of(history: History, wanted: str | None) -> _Epochs:
 def _of_one_loader(history: History, wanted: str | None) -> tuple[str, list[Entry[SamplesDrawn]]]:
     """Return the training's loader, and what was drawn of it.
 
-    That is the one that most steps used, if none is named.
+    That is the one that most steps used, if none is named; of those that the script itself reports,
+    if it reports any: it knows which one the training is.
     """
     drawn = history.of_kind(SamplesDrawn)
+    reported = [entry for entry in drawn if entry.event.epoch_source == "script"]
     unseen = {
         entry.event.loader: entry.event.reason
         for entry in history.of_kind(SamplesUnseen)
         if (wanted or "") in entry.event.loader
     }
-    if unseen:
+    if wanted is None and reported:
+        drawn = reported
+    elif unseen:
         loader, reason = min(unseen.items())
         also = " (`loader` says which one is meant, if it is another)" if drawn else ""
         raise _NotKnown(

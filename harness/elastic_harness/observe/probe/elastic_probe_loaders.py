@@ -35,13 +35,19 @@ _ITERABLE = 1  # torch.utils.data._DatasetKind.Iterable
 class _Pass:
     """One walk of one iterator through its sampler."""
 
-    def __init__(self, iterator: Any, label: str, size: int | None, counted: int) -> None:
+    def __init__(
+        self, iterator: Any, label: str, size: int | None, counted: int, before: _Pass | None
+    ) -> None:
         self.walk = iterator._sampler_iter  # noqa: SLF001 (torch's own iterator)
         self.label, self.size, self.counted = label, size, counted
         self.is_over = False
+        self.is_resumed = False  # another pass of the same name has given batches between its own
         self.began_at: int | None = None  # the steps that were made before its first batch
         self._sampler = iterator._index_sampler  # noqa: SLF001 (torch's own iterator)
-        self._first_epoch = self._last_epoch = _epoch_of(self._sampler)
+        self.kept = _epoch_of(self._sampler)
+        # Who does not shuffle need not say which epoch it is.
+        is_unsaid = before is not None and before.kept == self.kept and self._is_in_order()
+        self._first_epoch = self._last_epoch = None if is_unsaid else self.kept
         self._number = 0
         self._fetched: deque[tuple[Any, tuple[int | None, str]]] = deque()
         self._ahead: list[tuple[list[int], tuple[int | None, str]]] = []
@@ -49,6 +55,9 @@ class _Pass:
             self._length = len(self._sampler)
         except TypeError:
             self._length = 0  # it may go on for ever, and count its epochs on the way
+
+    def _is_in_order(self) -> bool:
+        return any(getattr(s, "shuffle", None) is False for s in _samplers_below(self._sampler))
 
     def fetch(self, batch: Any) -> None:
         """Note what the sampler gave."""
@@ -85,6 +94,7 @@ class Loaders:
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._newest: dict[str, _Pass] = {}
+        self._giver: dict[str, _Pass] = {}
         self._unseen: set[str] = set()
 
     def watch(self, module: ModuleType) -> None:
@@ -129,14 +139,16 @@ class Loaders:
             if (why := _why_unseen(iterator)) is not None:
                 self._do_not_see(label, why)
                 return None
-            before, counted = self._newest.get(label), 0
+            before, counted, whole = self._newest.get(label), 0, None
             if before is not None:
                 # Neither a look at the first batches nor a validation is a pass of the training.
                 is_used = self._is_used(before)
-                if not (is_used and before.is_over):
+                if is_used and before.is_over:
+                    whole = before
+                else:
                     self._probe.forget_drawn(label)
                 counted = before.counted + is_used
-            current = _Pass(iterator, label, size, counted)
+            current = _Pass(iterator, label, size, counted, whole)
             iterator.__dict__["_elastic_pass"] = self._newest[label] = current
         except Exception:  # noqa: BLE001 (never the reason why a loader fails)
             return None
@@ -149,6 +161,8 @@ class Loaders:
             return
         try:
             given = current.end() if is_end else current.hand_out(is_ahead=is_ahead)
+            if given:
+                self._take_turn(current)
             newest = self._newest[current.label]
             if given and newest is not current and newest.is_over:
                 # It was between two batches of this pass.
@@ -161,6 +175,19 @@ class Loaders:
                 self._probe.drew(current.label, current.size, epoch, batch)
         except Exception:  # noqa: BLE001 (keys that are no numbers, for example)
             self._do_not_see(current.label, "indices")
+
+    def _take_turn(self, current: _Pass) -> None:
+        """Tell two loaders that are used in turns from a training and its validations.
+
+        A validation is a new pass each time. Of two passes that both go on behind the other one,
+        nothing tells which has which samples, if they have one name.
+        """
+        before = self._giver.get(current.label, current)
+        if before is not current and current.began_at is not None:
+            current.is_resumed = True
+            if before.is_resumed:
+                self._do_not_see(current.label, "alike")
+        self._giver[current.label] = current
 
     def _is_used(self, one: _Pass) -> bool:
         """Tell whether a step was made since the first batch of a pass."""
