@@ -262,8 +262,11 @@ class CheckedScenario:
         if self.spec.storm is not None:
             names += [STORM_ID, *(f"{STORM_ID}-{n}" for n in range(1, self.spec.storm.max + 1))]
         id, _, moment = after.partition(".")
-        if id.partition("#")[0] not in names or moment not in ("", "fired", "healed"):
+        name = id.partition("#")[0]
+        if name not in names or moment not in ("", "fired", "healed"):
             yield from self.no_entry(after, *path, known=names)
+        elif moment == "healed" and (final := self.final_entries.get(name)) is not None:
+            yield Finding(f"`{final}` cannot be undone, so `{after}` never comes", path)
 
 
 def _ids(value: object) -> object:
