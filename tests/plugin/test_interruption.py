@@ -24,6 +24,15 @@ TEST_IN_PYTHON = """
     def test_forever(elastic_job):
         elastic_job("forever.py", nodes=2).wait()
 """
+TEST_ON_RANKS = """
+    import os, pytest, subprocess
+
+    @pytest.mark.ranks(2)
+    def test_forever(rank):
+        with subprocess.Popen(["sleep", "600"]):
+            with open(os.environ["BELL"], "w") as bell:
+                bell.write(str(rank))
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +80,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     place.add_scripts()
     place.add("forever.elastic.yaml", scenario("forever", script="forever.py"))
     place.add("test_forever.py", TEST_IN_PYTHON)
+    place.add("test_ranks.py", TEST_ON_RANKS)
     place.environ["BELL"] = str(place.folder / "bell")
     os.mkfifo(place.environ["BELL"])
 
@@ -149,6 +159,17 @@ def test_a_killed_pytest_leaves_nothing_but_the_artifacts(
     assert traces.folders == []
     (run,) = place.runs
     assert (place.folder / ".elastic" / run / "plan.json").exists()
+    assert left_since(before, traces) == []
+
+
+def test_a_killed_pytest_leaves_nothing_of_a_test_on_ranks(start: Start) -> None:
+    """Nor what the ranks have started."""
+    before = leaks.snapshot()
+    process, traces = start("test_ranks.py")
+    assert len(traces.pidfds) >= 5, "the server, two ranks, and what each has started"
+    process.kill()
+    process.communicate(timeout=LIMIT_S)
+    assert traces.wait_for_ends(within_s=60) == []
     assert left_since(before, traces) == []
 
 

@@ -75,6 +75,13 @@ TESTS = """
     def test_not_the_same(rank, elastic_chaos):
         elastic_chaos.here().kill(f"rank {rank}")
 
+    @pytest.mark.ranks(2, limit="20s")
+    def test_who_has_passed_is_not_hit(rank, elastic_chaos):
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        elastic_chaos.here().kill("rank 1", signal="SIGUSR1")
+        while rank == 0:
+            elastic_chaos.now().kill("rank 1", signal="SIGUSR1")
+
     @pytest.mark.ranks(2)
     def test_no_such_rank(elastic_chaos):
         elastic_chaos.here().kill("rank 7")
@@ -134,6 +141,7 @@ FAILURES = {
     ],
     "test_no_rank_is_left": ["no rank is left to say whether the test passed"],
     "test_not_the_same": ["here() means the same fault on every rank, but rank 0: kill rank 0;"],
+    "test_who_has_passed_is_not_hit": ["rank 1 had ended before"],
     "test_no_such_rank": ["kill rank 7: there is no rank 7 among 2 (0 to 1)"],
     "test_no_such_fault": ["partition: a test on ranks knows the faults kill and pause"],
     "test_no_steps": ["a test on ranks says when by here() or now()"],

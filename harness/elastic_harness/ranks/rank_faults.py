@@ -21,12 +21,11 @@ _LOOK_AGAIN_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A rank that has not been collected yet. `has_returned`: its test is over."""
+    """A rank that has not been collected yet."""
 
     pid: int
     pidfd: int
     conn: Connection
-    has_returned: bool
 
 
 class RankFaults:
@@ -38,6 +37,7 @@ class RankFaults:
         self._waiting: dict[int, Order] = {}
         self._paused: dict[int, float | None] = {}  # until when, None: until it is resumed
         self.asked: dict[int, str] = {}
+        self.returned: set[int] = set()  # the ranks whose test is over
 
     @property
     def next_s(self) -> float | None:
@@ -59,7 +59,7 @@ class RankFaults:
             self._resume(rank)
         present = self._present()
         self._paused = {rank: until for rank, until in self._paused.items() if rank in present}
-        able = {r for r, t in present.items() if not t.has_returned and r not in self._paused}
+        able = set(present) - self.returned - set(self._paused)
         if self._waiting and able <= set(self._waiting):
             self._perform_shared([rank for rank in self._waiting if rank in able])
         if present and set(present) == set(self._paused) and self.next_s is None:
@@ -97,8 +97,8 @@ class RankFaults:
             target = self._present().get(rank)
             if order.action == "heal":
                 self._resume(rank)
-            elif target is None or target.has_returned or has_ended(target.pidfd):
-                if rank not in self.asked:
+            elif target is None or rank in self.returned or has_ended(target.pidfd):
+                if rank in self.returned or rank not in self.asked:
                     return f"{order}: rank {rank} had ended before"
             elif not (self._kill if order.action == "kill" else self._pause)(rank, target, order):
                 return f"{order}: it took no effect within {_EFFECT_S:g} s"

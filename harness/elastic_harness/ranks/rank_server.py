@@ -148,6 +148,9 @@ def _serve(conn: Connection, work: Work, prepare: Callable[[], None]) -> NoRetur
         store = StoreHost()
         gc.collect()
         gc.freeze()  # a rank's collector does not write into every object that it shares
+        # From here on the end of the connection says that pytest is gone: who is killed by the
+        # kernel could not end what ranks have started.
+        die_with_parent(0)
         conn.send(_READY)
         _obey(conn, work, store)
         code = 0
@@ -203,7 +206,7 @@ class _Run:
 
     def _present(self) -> Mapping[int, Target]:
         return {
-            rank.number: Target(rank.pid, rank.pidfd, rank.conn, has_returned=bool(rank.ended_s))
+            rank.number: Target(rank.pid, rank.pidfd, rank.conn)
             for rank in self._ranks
             if rank.end is None
         }
@@ -292,6 +295,7 @@ class _Run:
             elif kind == "done":
                 rank.result, rank.is_failure = what
                 rank.ended_s = time.monotonic() - self._began
+                self._faults.returned.add(rank.number)
             else:
                 rank.overdue, rank.is_failure = what, True
             if rank.is_failure:

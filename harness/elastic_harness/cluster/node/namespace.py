@@ -94,7 +94,7 @@ def enter_server_namespaces() -> None:
 
 
 def die_with_parent(signum: int) -> None:
-    """Be sent `signum` when the parent ends; check afterwards that it has not ended already."""
+    """Be sent `signum` (0: nothing) when the parent ends; check afterwards that it is there."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0), "cannot ask for a parent-death signal")
 
 
