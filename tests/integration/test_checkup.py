@@ -118,6 +118,7 @@ def test_a_script_that_saves_by_a_relative_name_is_killed_in_the_middle_of_it(
     assert rows_of(done.stdout)["killed-while-saving"][0] == "yes"
 
 
+@pytest.mark.slow
 def test_an_absolute_path_in_the_working_folder_is_that_of_the_runs_copy(tmp_path: Path) -> None:
     """An argument that names it leads to the copy; what lies elsewhere is seen to be shared."""
     script = SAVES.replace("import os,", "import os, sys,").replace('"saved', 'sys.argv[1] + "')

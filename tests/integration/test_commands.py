@@ -141,6 +141,7 @@ def own_kinds(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_clusters_and_launchers_of_the_users_own_are_found_where_pytest_finds_them(
     own_kinds: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

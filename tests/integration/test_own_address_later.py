@@ -139,6 +139,7 @@ def test_one_of_several_endpoints_may_be_known_later(tmp_path: Path) -> None:
     assert len(job.stdout.split()) == 2, job.stdout
 
 
+@pytest.mark.slow
 def test_a_handler_of_torchs_is_made_and_told_the_address_once_the_name_is_known(
     tmp_path: Path,
 ) -> None:
