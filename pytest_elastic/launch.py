@@ -89,7 +89,7 @@ def launch(
 
     `adopted` is a keeper that was forked before (see `workers.keeper_client.fork_keeper`); without
     it, one is started. To be called in the main thread of a process that ends by it: signals stay
-    ignored behind it, so that an impatient one cannot spoil the exit code. Raises UsageError for
+    ignored afterwards, so that an impatient one cannot spoil the exit code. Raises UsageError for
     what only shows now: an address that is not ours, a /proc of others.
     """
     check_own_proc()

@@ -15,7 +15,7 @@ class SignalWatch:
     """Signals in `numbers` are told to `on_signal(number)` by the loop, until `end`.
 
     They have no other effect meanwhile, also while the loop does not run: they are told later, or
-    never. Behind `end`, they are ignored. To be made and ended in the main thread.
+    never. After `end` they are ignored. To be made and ended in the main thread.
     """
 
     def __init__(

@@ -203,7 +203,7 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed and call.when == "call":
         item.stash[FAILED_KEY] = True
-        # Of a subtest, if the test itself goes on behind it.
+        # If the test goes on after this, it was a subtest that failed.
         item.stash[SUBTEST_KEY] = None if call.excinfo is None else call.excinfo.value
     if _is_elastic(item):
         from pytest_elastic.plugin.reporting import complete_report

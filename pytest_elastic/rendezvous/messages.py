@@ -254,7 +254,7 @@ class LeaderAddress(Value):
         return self.term > other.term
 
 
-# Whoever can be asked at its port.
+# What has the address, the port and the incarnation of an agent.
 Agent = Node | LeaderAddress
 
 

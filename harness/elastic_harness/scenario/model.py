@@ -66,8 +66,8 @@ __all__ = [
 ]
 
 TRIGGER_KEYS: Final = ("at", "when", "after", "every")
-# What a storm's first entry is called, behind the name that a Python test has given it, if it has
-# (`mine-storm`); the faults that it draws have a number behind that (`storm-1`).
+# The id of a storm's first entry. If a Python test has given the storm a name, that comes first
+# (`mine-storm`); the entries of its faults are numbered (`storm-1`, `mine-storm-1`).
 STORM_ID: Final = "storm"
 _OF_A_STORM: Final = re.compile(rf"((?:.+-)?{STORM_ID})(?:-\d+)?")
 ENTRY_KEYS: Final = ("id", *TRIGGER_KEYS, "for", "until", "optional")

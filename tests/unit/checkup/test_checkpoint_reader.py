@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from elastic_harness.checkup.checkpoint_reader import CheckpointReader
+from elastic_harness.checkup.saved_state import Part
 from torch.distributed.checkpoint import state_dict_saver
 
 
@@ -22,6 +23,14 @@ def reader() -> Iterator[CheckpointReader]:
     reader = CheckpointReader()
     yield reader
     reader.close()
+
+
+def told_of(saved: object, reader: CheckpointReader, folder: Path) -> Mapping[str, Part]:
+    """Save something as torch does, and return what is told of it."""
+    torch.save(saved, folder / "ck.pt")
+    found = reader.read(str(folder / "ck.pt"))
+    assert found is not None
+    return found
 
 
 class Settings:
@@ -46,9 +55,7 @@ def test_a_checkpoint_is_told_by_its_parts(reader: CheckpointReader, tmp_path: P
         "turn": {"z": torch.ones(2, dtype=torch.cfloat)},
         "epoch": 3,
     }
-    torch.save(saved, tmp_path / "ck.pt")
-    found = reader.read(str(tmp_path / "ck.pt"))
-    assert found is not None
+    found = told_of(saved, reader, tmp_path)
     # Weights, biases, and those, mean and variance of the normalization.
     numbers = 6 + 2 + 2 + 2 + 2 + 2
     assert {name: each["size"] for name, each in found.items()} == {
@@ -67,9 +74,7 @@ def test_a_checkpoint_is_told_by_its_parts(reader: CheckpointReader, tmp_path: P
     assert found["extra.ema"]["norm"] == pytest.approx(5**0.5)
     digests = found["extra.ema"]["digest"], found["model"]["digest"]
     saved["extra"]["ema"]["w"][0] = 2.0
-    torch.save(saved, tmp_path / "ck.pt")
-    found = reader.read(str(tmp_path / "ck.pt"))
-    assert found is not None
+    found = told_of(saved, reader, tmp_path)
     assert found["extra.ema"]["digest"] != digests[0]
     assert found["model"]["digest"] == digests[1]
 
@@ -129,9 +134,7 @@ def test_a_number_by_a_name_of_its_own_is_a_part(reader: CheckpointReader, tmp_p
         "bad": np.int64(2),
         "lost": float("nan"),
     }
-    torch.save(saved, tmp_path / "ck.pt")
-    found = reader.read(str(tmp_path / "ck.pt"))
-    assert found is not None
+    found = told_of(saved, reader, tmp_path)
     assert {name: each["norm"] for name, each in found.items()} == {
         "best": 1.5,
         "stop.patience": 3.0,
@@ -179,9 +182,7 @@ def test_numbers_of_lists_and_objects_are_parts(reader: CheckpointReader, tmp_pa
         "local_rank": 1,
         "vocabulary": {f"word {number}": number for number in range(1001)},
     }
-    torch.save(saved, tmp_path / "ck.pt")
-    found = reader.read(str(tmp_path / "ck.pt"))
-    assert found is not None
+    found = told_of(saved, reader, tmp_path)
     assert {name: each["size"] for name, each in found.items()} == {
         "stop": 2,
         "pair": 2,

@@ -94,7 +94,10 @@ def enter_server_namespaces() -> None:
 
 
 def die_with_parent(signum: int) -> None:
-    """Be sent `signum` (0: nothing) when the parent ends; check afterwards that it is there."""
+    """Be sent `signum` (0: nothing) when the parent ends.
+
+    It may have ended already: the caller has to check that afterwards.
+    """
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0), "cannot ask for a parent-death signal")
 
 

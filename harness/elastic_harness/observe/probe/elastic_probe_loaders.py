@@ -179,8 +179,8 @@ class Loaders:
     def _take_turn(self, current: _Pass) -> None:
         """Tell two loaders that are used in turns from a training and its validations.
 
-        A validation is a new pass each time. Of two passes that both go on behind the other one,
-        nothing tells which has which samples, if they have one name.
+        A validation is a new pass each time. Where each of two passes of one name goes on after
+        the other one has given a batch, nothing tells which samples are whose.
         """
         before = self._giver.get(current.label, current)
         if before is not current and current.began_at is not None:
