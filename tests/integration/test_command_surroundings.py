@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_elastic.config import DEFAULT_PRELOAD
 from tests.cluster_bench import ROOT
+from tests.conformance.launchers import LEAN
 
 NEEDS_UNSHARE = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs namespaces of its own"
@@ -23,12 +25,12 @@ RUN = (*COMMAND, "run", "--standalone", "script.py")
 def run(
     folder: Path, *words: str, stdout: int = subprocess.PIPE, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder with a script that says that it was run."""
+    """Run a command in a folder with a script that says that it was run, and uses no torch."""
     (folder / "script.py").write_text('with open("was_run", "a") as file:\n    file.write("x")\n')
     return subprocess.run(
         words,
         cwd=folder,
-        env={**os.environ, **environ},
+        env={**os.environ, **LEAN, **environ},
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
@@ -98,7 +100,8 @@ def test_a_job_runs_where_a_module_of_the_users_hides_one_of_torchs(tmp_path: Pa
     """torch._dynamo is imported ahead of need, and cannot be here; a job need not import it."""
     (tmp_path / "hides").mkdir()
     (tmp_path / "hides" / "mpmath.py").touch()
-    ended = run(tmp_path, *RUN, PYTHONPATH=f"{ROOT}:{tmp_path / 'hides'}")
+    preload = {"PET_PRELOAD": ",".join(DEFAULT_PRELOAD)}
+    ended = run(tmp_path, *RUN, PYTHONPATH=f"{ROOT}:{tmp_path / 'hides'}", **preload)
     assert ended.returncode == 0, ended.stderr
     assert "Traceback" not in ended.stderr
     assert (tmp_path / "was_run").read_text() == "x"

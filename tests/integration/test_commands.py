@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from elastic_harness.cluster.cluster import CAPABILITIES
 
 from tests.cluster_bench import ROOT
+from tests.conformance.launchers import LEAN
 
 LIMIT_S = 120.0
 OWN_PLUGIN = """\
@@ -228,7 +230,11 @@ def test_a_job_ends_well_where_all_streams_are_closed(tmp_path: Path) -> None:
     closed = 'exec "$@" <&- >&- 2>&-'
     command = [sys.executable, "-m", "pytest_elastic", "run", "--standalone", "hello.py"]
     done = subprocess.run(
-        ["sh", "-c", closed, "sh", *command], timeout=LIMIT_S, cwd=tmp_path, check=False
+        ["sh", "-c", closed, "sh", *command],
+        timeout=LIMIT_S,
+        cwd=tmp_path,
+        env={**os.environ, **LEAN},
+        check=False,
     )
     assert done.returncode == 0
     assert (tmp_path / "done").exists()

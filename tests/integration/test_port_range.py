@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.called_launcher import LEAN, LIMIT_S, run
+from tests.conformance.launchers import WITH_TORCH
+from tests.integration.called_launcher import LIMIT_S, run
 
 ENDPOINT_PORT, FIRST, LAST = 29400, 20000, 20011
 # Rank 0 writes down what listens in the network namespace once all workers have met in the store.
@@ -87,7 +88,7 @@ def test_a_job_listens_on_ports_of_the_range_and_at_its_endpoint(
         timeout=LIMIT_S,
         check=False,
         cwd=tmp_path,
-        env={**os.environ, **LEAN},
+        env={**os.environ, **WITH_TORCH},
     )
     assert job.returncode == 0, job.stderr
     seen = [json.loads((tmp_path / f"seen-{each}.json").read_text()) for each in range(rounds)]
