@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import yaml
 
 from tests.cluster_bench import ROOT
+from tests.integration.test_checkup import WITHOUT_TORCH
 
 LIMIT_S = 240.0
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
@@ -51,14 +51,18 @@ def test_every_input_is_used_by_a_step() -> None:
 
 @pytest.mark.parametrize(
     ("script", "code"),
-    [pytest.param("minimal", 0, marks=pytest.mark.slow), ("broken/swallowed", 1)],
+    [
+        pytest.param((ROOT / "examples" / "minimal.py").read_text(), 0, marks=pytest.mark.slow),
+        (WITHOUT_TORCH, 1),
+    ],
+    ids=["valid", "invalid"],
 )
 def test_a_check_up_ends_with_its_own_exit_code_and_its_card_is_in_the_summary(
     tmp_path: Path, script: str, code: int
 ) -> None:
     """An invalid one fails the job, though its output goes through a pipe."""
-    shutil.copy(ROOT / "examples" / f"{script}.py", tmp_path / "train.py")
-    words = "--nodes=2 --only=worker-raises train.py --steps=60"
+    (tmp_path / "train.py").write_text(script)
+    words = "--nodes=1 --only=worker-exits train.py --steps=60"
     done = run_step(step_of("CHECK_UP"), tmp_path, CHECK_UP=words)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Check-up of train.py: " in (tmp_path / "summary.md").read_text()
