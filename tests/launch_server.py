@@ -1,9 +1,9 @@
-"""Launchers that tests start, forked from one interpreter that has imported torch.
+"""Launchers and pytests that tests start, forked from one interpreter that has imported torch.
 
-A test's launcher would import torch anew for its stores, torchrun for all it does: a second of a
-processor each, some hundred times. Here a server imports torch once for each pytest, as a warm
-cluster's server does, and what it forks is a launcher as any other. Commands of other kinds, and
-all where no server runs, are executed.
+A test's launcher would import torch anew for its stores, torchrun for all it does, and a pytest for
+its tests on ranks: a second of a processor each, some hundred times. Here a server imports torch
+once for each pytest, as a warm cluster's server does, and what it forks is a launcher as any other.
+Commands of other kinds, and all where no server runs, are executed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from pytest_elastic.boot.role import Program, Role
 from pytest_elastic.boot.spawn import command_and_environ
 from pytest_elastic.cli.run import LauncherRole
 
-__all__ = ["ForkedLauncher", "LaunchServer", "Started", "serving", "start"]
+__all__ = ["LAUNCHERS", "PYTEST", "ForkedLauncher", "LaunchServer", "Started", "serving", "start"]
 
 _OURS: Final = [sys.executable, "-m", "pytest_elastic", "run"]
-_TORCHRUN: Final = [sys.executable, "-m", "torch.distributed.run"]
+LAUNCHERS: Final = (_OURS, [sys.executable, "-m", "torch.distributed.run"])
+PYTEST: Final = [sys.executable, "-m", "pytest"]
 # A program that is warm with torch finds what it finds without.
 _PRELOADS: Final = frozenset({"", "torch"})
 _LONGEST_REQUEST: Final = 1 << 20
@@ -44,6 +45,7 @@ _PYTHON_IGNORES: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 class _Server:
     control: socket.socket
     environ: Mapping[str, str]  # that it was started with
+    commands: Sequence[list[str]]  # how what it forks begins
 
 
 _server: _Server | None = None
@@ -53,14 +55,18 @@ _server: _Server | None = None
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[None]:
-    """Have the launchers that `start` is asked for forked, while this is open."""
-    global _server  # noqa: PLW0603 (one pytest, one server)
+def serving(
+    commands: Sequence[list[str]] = LAUNCHERS,
+    preload: Sequence[str] = ("torch", "pytest_elastic.launch"),
+) -> Iterator[None]:
+    """Have what `start` is asked for forked, if it begins so, while this is open."""
+    global _server  # noqa: PLW0603 (one pytest, one server at a time)
+    before = _server
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command, environ = command_and_environ(
         "tests.launch_server:LaunchServer",
         {"control_fd": theirs.fileno()},
-        preload=("torch", "pytest_elastic.launch"),
+        preload=preload,
     )
     process = subprocess.Popen(
         command,
@@ -70,11 +76,11 @@ def serving() -> Iterator[None]:
         stdin=subprocess.DEVNULL,
     )
     theirs.close()
-    _server = _Server(control=ours, environ=dict(os.environ))
+    _server = _Server(control=ours, environ=dict(os.environ), commands=commands)
     try:
         yield
     finally:
-        _server = None
+        _server = before
         ours.close()
         process.wait()
 
@@ -114,13 +120,13 @@ def start(
 
 
 def _can_be_forked(words: Sequence[str], environ: Mapping[str, str], server: _Server) -> bool:
-    """Tell whether it is a launcher that an interpreter of its own would not treat otherwise."""
-    is_launcher = list(words[:4]) == _OURS or list(words[:3]) == _TORCHRUN
+    """Tell whether an interpreter of its own would not treat it otherwise."""
+    is_served = any(list(words[: len(begin)]) == begin for begin in server.commands)
     for_python = {name for name in (*environ, *server.environ) if name.startswith("PYTHON")}
     is_as_started = all(environ.get(name) == server.environ.get(name) for name in for_python)
     asked = [word.partition("=")[2] for word in words if word.startswith("--preload")]
     is_warm = {environ.get("PET_PRELOAD", ""), *asked} <= _PRELOADS
-    return is_launcher and is_as_started and is_warm
+    return is_served and is_as_started and is_warm
 
 
 class ForkedLauncher:

@@ -9,6 +9,7 @@ import pytest
 from elastic_harness.cluster.server.server_process import sharing_one_interpreter
 from elastic_harness.scenario.launchers import modules_to_preload
 
+from tests import launch_server
 from tests.plugin.place import Place
 
 
@@ -16,6 +17,13 @@ from tests.plugin.place import Place
 def one_interpreter() -> Iterator[None]:
     """Import torch once for the clusters of all places."""
     with sharing_one_interpreter(modules_to_preload()):
+        yield
+
+
+@pytest.fixture(scope="module")
+def forked_pytests() -> Iterator[None]:
+    """Fork the pytests of a file: for tests on ranks, each would import torch by itself."""
+    with launch_server.serving([launch_server.PYTEST], preload=["torch"]):
         yield
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from elastic_harness.cluster.server.server_process import VARIABLE as FORK_SERVER
 
 from pytest_elastic.config import DEFAULT_PRELOAD
+from tests import launch_server
 
 __all__ = [
     "KILLED_ONCE",
@@ -201,14 +202,21 @@ class Place:
     def call(self, command: Sequence[str], *, limit_s: float = LIMIT_S) -> Called:
         """Call a command and wait for its end; one that takes too long is ended, and that fails."""
         begin = time.monotonic()
-        process = self.start_command(command)
+        process = launch_server.start(
+            list(command) if self.user is None else as_user(self.user, command),
+            cwd=self.folder,
+            environ=self._environ(),
+            stderr=subprocess.STDOUT,
+        )
         try:
             out, _ = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGABRT)  # faulthandler says where it hangs
             out, _ = process.communicate(timeout=LIMIT_S)
-            raise AssertionError(f"no end within {limit_s:g} s:\n{out}") from None
-        return Called(code=process.returncode, out=out, seconds=time.monotonic() - begin)
+            raise AssertionError(f"no end within {limit_s:g} s:\n{out.decode()}") from None
+        assert process.returncode is not None, "it has ended"
+        seconds = time.monotonic() - begin
+        return Called(code=process.returncode, out=out.decode(), seconds=seconds)
 
     def debug(self, *arguments: str, looks_s: float, types: str) -> Called:
         """Call pytest, look at the prompt of pdb for so long, then type something there."""

@@ -14,6 +14,8 @@ from elastic_harness.cluster import process_table
 from tests.few_watches import needs_a_user_namespace
 from tests.plugin.place import LIMIT_S, Called, Place
 
+pytestmark = pytest.mark.usefixtures("forked_pytests")
+
 TESTS = """
     import os, signal, subprocess, sys, time
     import pytest, torch, torch.distributed as dist

@@ -14,7 +14,6 @@ import pytest
 import torch
 from elastic_harness.checkup.checkpoint_reader import CheckpointReader
 from elastic_harness.checkup.saved_state import Part
-from torch.distributed.checkpoint import state_dict_saver
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +108,8 @@ def test_a_folder_of_torch_distributed_checkpoint_is_told(
     reader: CheckpointReader, tmp_path: Path
 ) -> None:
     """Its shards by themselves are not."""
+    from torch.distributed.checkpoint import state_dict_saver
+
     saved = {"model": {"w": torch.ones(4)}, "best": 0.5, "name": "x"}
     state_dict_saver.save(saved, checkpoint_id=tmp_path / "ck", no_dist=True)
     torch.save({"ema": torch.ones(3)}, tmp_path / "ck" / "extra.pt")
