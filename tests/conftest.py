@@ -87,10 +87,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(restore)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Leave what was imported so far out of every later look for garbage: it will be none."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while tests are imported, nor later for what was imported: it is none."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -100,8 +100,9 @@ def test_a_job_runs_where_a_module_of_the_users_hides_one_of_torchs(tmp_path: Pa
     """torch._dynamo is imported ahead of need, and cannot be here; a job need not import it."""
     (tmp_path / "hides").mkdir()
     (tmp_path / "hides" / "mpmath.py").touch()
-    preload = {"PET_PRELOAD": ",".join(DEFAULT_PRELOAD)}
-    ended = run(tmp_path, *RUN, PYTHONPATH=f"{ROOT}:{tmp_path / 'hides'}", **preload)
+    preload = ",".join(DEFAULT_PRELOAD)
+    path = f"{ROOT}:{tmp_path / 'hides'}"
+    ended = run(tmp_path, *RUN, PYTHONPATH=path, PET_PRELOAD=preload)
     assert ended.returncode == 0, ended.stderr
     assert "Traceback" not in ended.stderr
     assert (tmp_path / "was_run").read_text() == "x"
