@@ -14,6 +14,7 @@ from elastic_harness.cluster.cluster import CAPABILITIES
 
 from tests.cluster_bench import ROOT
 from tests.conformance.launchers import LEAN
+from tests.plugin.place import WITHOUT_OTHERS
 
 LIMIT_S = 120.0
 OWN_PLUGIN = """\
@@ -26,6 +27,8 @@ def pytest_elastic_register_launchers(registry):
     words += ["--rdzv-id=$run_id", "--node-name=$node", "$options", "$program"]
     registry.add(Launcher(name="greeting", command=words))
 """
+# Of jobs that use no torch.
+INI = f"[pytest]\naddopts = {WITHOUT_OTHERS}\nelastic_preload =\n"
 SCENARIO = """\
 version: 1
 id: hello
@@ -70,7 +73,7 @@ def test_a_scenario_is_run_by_chaos_and_judged_again_by_check(tmp_path: Path) ->
     """The history that a run leaves gives the same verdict without running anything."""
     (tmp_path / "hello.py").write_text("print('hello')\n")
     (tmp_path / "a.elastic.yaml").write_text(SCENARIO)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nelastic_preload =\n")  # it uses no torch
+    (tmp_path / "pytest.ini").write_text(INI)
     done = run("chaos", "a.elastic.yaml", "--cluster=process", "--artifacts=runs", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     (folder,) = (each for each in (tmp_path / "runs").iterdir() if each.is_dir())
@@ -92,7 +95,7 @@ UNMET = "job: {script: hello.py, max_restarts: 1}\nexpect: {finally: [{restarts:
 def scenarios(tmp_path: Path) -> Path:
     """Return a folder with scenarios, one for each way in which one can come out."""
     (tmp_path / "hello.py").write_text("print('hello')\n")
-    (tmp_path / "pytest.ini").write_text("[pytest]\nelastic_preload =\n")
+    (tmp_path / "pytest.ini").write_text(INI)
     for name, rest in (("unknown", LATE), ("invalid", UNMET), ("unread", "nodes: [")):
         head = f"version: 1\nid: {name}\ntitle: {name}\nnodes: 1\n"
         (tmp_path / f"{name}.elastic.yaml").write_text(f"{head}{rest}\n")
@@ -128,9 +131,8 @@ def own_kinds(tmp_path: Path) -> Path:
     """Return a project with a kind of cluster in its conftest.py, and a launcher in a plugin."""
     (tmp_path / "hello.py").write_text("print('hello')\n")
     (tmp_path / "a.elastic.yaml").write_text(SCENARIO)
-    (tmp_path / "pytest.ini").write_text(
-        "[pytest]\nelastic_preload =\ntestpaths = checks\naddopts = -p own_plugin\n"
-    )
+    own = INI.replace("addopts = ", "testpaths = checks\naddopts = -p own_plugin ")
+    (tmp_path / "pytest.ini").write_text(own)
     (tmp_path / "own_plugin.py").write_text(OWN_PLUGIN)
     (tmp_path / "checks").mkdir()
     (tmp_path / "conftest.py").write_text(

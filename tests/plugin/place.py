@@ -27,6 +27,7 @@ __all__ = [
     "KILLED_ONCE",
     "LIMIT_S",
     "SCRIPTS",
+    "WITHOUT_OTHERS",
     "Called",
     "Place",
     "as_user",
@@ -34,6 +35,8 @@ __all__ = [
     "wait_for_ring",
 ]
 
+# Plugins that have nothing to do with ours: half a second of every pytest that is called.
+WITHOUT_OTHERS = "-p no:hypothesispytest -p no:faker"
 # Of a pytest with a handful of runs on two busy cores; most take a tenth of it.
 LIMIT_S = 400.0
 # What a scenario of `second_try.py` does and expects.
@@ -165,13 +168,9 @@ class Place:
         return path
 
     def add_ini(self, *lines: str) -> None:
-        """Write an ini file, so that no other one is found, with some lines of its own.
-
-        Plugins that have nothing to do with ours are left out: they take a second of every call.
-        """
-        without = " ".join(f"-p no:{name}" for name in ("hypothesispytest", "faker"))
-        own = ("[pytest]", f"addopts = {without}", f"elastic_preload = {self.preload}", *lines)
-        self.add("pytest.ini", "\n".join(own))
+        """Write an ini file, so that no other one is found, with some lines of its own."""
+        own = (f"addopts = {WITHOUT_OTHERS}", f"elastic_preload = {self.preload}", *lines)
+        self.add("pytest.ini", "\n".join(("[pytest]", *own)))
 
     def add_scripts(self) -> None:
         """Write all scripts."""
