@@ -112,7 +112,7 @@ def test_averaged_weights_that_are_saved_and_not_loaded_are_seen_in_the_checkpoi
 ) -> None:
     """No optimizer has them, and the training does not need them: only what is saved shows it.
 
-    So it is with the best value so far.
+    So it is with the best value so far, and with averages in a file of their own.
     """
     text = (ROOT / "examples" / "minimal.py").read_text()
     made, saved, step, loads = (
@@ -128,7 +128,12 @@ def test_averaged_weights_that_are_saved_and_not_loaded_are_seen_in_the_checkpoi
     text = text.replace(step, step + AVERAGE).replace("import os\n", "import copy\nimport os\n")
     loads_best = f"{loads}        globals().update(best=state['best'])\n"
     right = text.replace(loads, f'{loads_best}        average.load_state_dict(state["average"])\n')
-    (tmp_path / "wrong.py").write_text(text)
+    wrong = text.replace(
+        "    if CHECKPOINT.exists():\n",
+        '    torch.save(average.state_dict(), CHECKPOINT.with_name("average.pt"))\n'
+        "    if CHECKPOINT.exists():\n",
+    )
+    (tmp_path / "wrong.py").write_text(wrong)
     (tmp_path / "right.py").write_text(right)
     words = ("--only=worker-killed", "--nodes=2")
     done = check_up(*words, "right.py", "--steps=60", cwd=tmp_path)
@@ -139,16 +144,7 @@ def test_averaged_weights_that_are_saved_and_not_loaded_are_seen_in_the_checkpoi
     assert re.search(
         r"the last checkpoint has another 'average', by .* and another 'best', by", told
     )
-    apart = text.replace('"average": average.state_dict(), ', "").replace(loads, loads_best)
-    apart = apart.replace(
-        "    if CHECKPOINT.exists():\n",
-        '    torch.save(average.state_dict(), CHECKPOINT.with_name("average.pt"))\n'
-        "    if CHECKPOINT.exists():\n",
-    )
-    (tmp_path / "wrong.py").write_text(apart)
-    done = check_up(*words, "wrong.py", "--steps=60", cwd=tmp_path)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "has another 'checkpoints/average.pt" in " ".join(done.stdout.split())
+    assert "another 'checkpoints/average.pt" in told
 
 
 @pytest.mark.slow
