@@ -63,7 +63,7 @@ class Inquiries:
             elif answer.leader is not None:
                 process.feed("follower", v.LeaderHeard(leader=answer.leader))
 
-        request = m.StatusRequest(run_id=self._world.config.run_id)
+        request = m.Question(run_id=self._world.config.run_id)
         for entry in peers:
             self._ask(process, entry.incarnation, request, 5.0, tell)
 
@@ -73,7 +73,7 @@ class Inquiries:
         self,
         caller: Process,
         incarnation: str,
-        question: m.VoteRequest | m.StatusRequest,
+        question: m.Question,
         within_s: float,
         tell: Callable[[m.Answer | None, v.Outcome], None],
     ) -> None:
@@ -90,9 +90,7 @@ class Inquiries:
         world.later(2 * world.draw_latency_s(), self._arrive, number, question, self._keeper_s)
         world.later(within_s, self._end, number, None, v.Outcome.SILENT)
 
-    def _arrive(
-        self, number: int, question: m.VoteRequest | m.StatusRequest, patience_s: float
-    ) -> None:
+    def _arrive(self, number: int, question: m.Question, patience_s: float) -> None:
         call = self._calls.get(number)
         if call is None:
             return
@@ -103,6 +101,8 @@ class Inquiries:
             world.later(patience_s, self._arrive, number, question, 0.0)
         elif outcome is v.Outcome.ALIVE or (target.is_alive and target.is_frozen):
             if outcome is v.Outcome.ALIVE or not world.is_apart(call.caller, target):
+                if question.leader is not None:
+                    self._hear_from_stranger(target, question.leader)
                 target.feed("follower", v.Asked(connection=number, question=question))
         elif outcome is not v.Outcome.SILENT:
             self._end(number, None, outcome)
@@ -185,21 +185,14 @@ class Inquiries:
         self._announce(process, self._world.by_incarnation[incarnation], leader)
 
     def _announce(self, process: Process, target: Process, leader: m.LeaderAddress) -> None:
-        world, own = self._world, process.node.incarnation
+        config, own = self._world.config, process.node.incarnation
 
-        def arrive() -> None:
-            can_hear = target.is_alive and world.outcome(process, target) in {
-                v.Outcome.ALIVE,
-                v.Outcome.SILENT,
-            }
-            if can_hear and not world.is_apart(process, target):
-                if self._elders.get(own) is target:
-                    del self._elders[own]
-                self._hear_from_stranger(target, leader)
+        def tell(answer: m.Answer | None, _: v.Outcome) -> None:
+            if answer is not None and self._elders.get(own) is target:
+                del self._elders[own]
 
-        announced = m.LeaderAnnounced(run_id=world.config.run_id, leader=leader)
-        world.carry(process, target, announced)
-        world.later(2 * world.draw_latency_s(), arrive)
+        announced = m.Question(run_id=config.run_id, leader=leader)
+        self._ask(process, target.node.incarnation, announced, config.lease_s, tell)
 
     def _watch_endpoint(self, process: Process, leader: m.LeaderAddress) -> None:
         """Publish a leader once a beat, and tell the one that was published before."""

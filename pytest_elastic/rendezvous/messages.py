@@ -35,7 +35,6 @@ __all__ = [
     "JoinRequest",
     "Known",
     "LeaderAddress",
-    "LeaderAnnounced",
     "LeaderResigned",
     "Order",
     "PeersDialled",
@@ -44,9 +43,7 @@ __all__ = [
     "RecordDecided",
     "Report",
     "Standby",
-    "StatusRequest",
     "StopRound",
-    "VoteRequest",
     "decode",
     "encode",
     "is_believable",
@@ -258,18 +255,17 @@ class LeaderAddress(Value):
 Agent = Node | LeaderAddress
 
 
-class StatusRequest(Message):
-    """Asks a node of this run which one it is, and what it knows of the job."""
+class Question(Message):
+    """Asks a node of this run which one it is, and what it knows of the job.
+
+    `term`: and for its vote under that; of a pre-vote, nothing is promised (Raft thesis, 9.6).
+    `leader`: it is told where that is, as the leader announces itself.
+    """
 
     run_id: str
-
-
-class VoteRequest(Message):
-    """Asks for a vote; of a pre-vote, nothing is promised (Raft thesis, 9.6)."""
-
-    run_id: str
-    term: Term
-    is_pre_vote: bool
+    term: Term | None = None
+    is_pre_vote: bool = False
+    leader: LeaderAddress | None = None
 
 
 class Answer(Message):
@@ -304,20 +300,10 @@ class Answer(Message):
     up_s: Float = 0.0
 
 
-class LeaderAnnounced(Message):
-    """Announces the leader to a node of this run; needs no answer."""
-
-    run_id: str
-    leader: LeaderAddress
-
-
-Question = StatusRequest | VoteRequest | LeaderAnnounced
-
-
 # --- as JSON objects -----------------------------------------------------------------------------
 
 # Raised whenever a message changes its meaning; nodes of different formats refuse each other (R14).
-FORMAT = 3
+FORMAT = 4
 
 
 class BadMessage(RendezvousError):
@@ -326,7 +312,7 @@ class BadMessage(RendezvousError):
 
 # All that is sent, by what it says that it is. (msgspec looks a union's classes up each time.)
 _CLASS_OF: Mapping[object, type[Message]] = {
-    cls.__struct_config__.tag: cls for cls in (Answer, *get_args(Report | Order | Question))
+    cls.__struct_config__.tag: cls for cls in (Question, Answer, *get_args(Report | Order))
 }
 
 

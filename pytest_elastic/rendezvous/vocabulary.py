@@ -31,10 +31,9 @@ from pytest_elastic.rendezvous.messages import (
     Answer,
     LeaderAddress,
     Order,
+    Question,
     RecordDecided,
     Report,
-    StatusRequest,
-    VoteRequest,
 )
 from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.wire import Value
@@ -221,14 +220,14 @@ class Asked(Value):
     """A peer asks at our listening port; `connection` is where the answer goes."""
 
     connection: int
-    question: VoteRequest | StatusRequest
+    question: Question
 
 
 class VoteAnswered(Value):
     """What `AskVote` brought; None: no answer."""
 
     incarnation: str
-    request: VoteRequest
+    request: Question
     answer: Answer | None
 
 
@@ -300,7 +299,7 @@ class AskVote(Value):
     """Ask an agent for its vote, over a short connection; answered by `VoteAnswered`."""
 
     node: Node
-    request: VoteRequest
+    request: Question
     answer_within_s: float
 
 

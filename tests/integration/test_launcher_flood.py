@@ -24,7 +24,7 @@ FLOOD_S = 8.0
 # 105 MiB were seen, in twenty runs, and 235 or more where nothing was bounded.
 MEMORY_KIB = 160 * 1024
 
-QUESTION = frame(encode(m.StatusRequest(run_id="flooded")))
+QUESTION = frame(encode(m.Question(run_id="flooded")))
 UNSIGNED = b'{"a":[' + b"[]," * 80_000 + b"[]]}"
 WORDS = {
     "questions": QUESTION * 2_800,

@@ -140,7 +140,7 @@ def test_a_forged_announcement_moves_neither_the_leader_nor_who_follows_it(job: 
             term=NEAR, name="evil", incarnation="evil", address=address, port=port
         )
         places = (leader, replace(leader, is_founding=True), replace(leader, term=Term(1, "a")))
-        job.tell_all(*(m.LeaderAnnounced(run_id=RUN_ID, leader=each) for each in places))
+        job.tell_all(*(m.Question(run_id=RUN_ID, leader=each) for each in places))
         printed = job.end_well()
         with pytest.raises(BlockingIOError):
             evil.accept()
@@ -208,7 +208,7 @@ def test_nobody_votes_for_a_stranger_as_long_as_the_leader_is_there(job: Job) ->
     """Neither for a term that may be, nor for one to which no job comes."""
     for term in (NEAR, FAR, Term(0, "")):
         for is_pre_vote in (True, False):
-            job.tell_all(m.VoteRequest(run_id=RUN_ID, term=term, is_pre_vote=is_pre_vote))
+            job.tell_all(m.Question(run_id=RUN_ID, term=term, is_pre_vote=is_pre_vote))
     printed = job.end_well()
     assert "this node was elected" not in printed
     assert "to which no job comes" in printed, printed

@@ -88,7 +88,7 @@ def frame(said: object) -> bytes:
 
 def strange_things(draw: random.Random) -> list[bytes]:
     """Return what strangers say: noise, other protocols, our own without or with a wrong key."""
-    question = encode(m.StatusRequest(run_id=RUN_ID))
+    question = encode(m.Question(run_id=RUN_ID))
     term = Term(99, "evil")
     entry = Node(name="evil", incarnation="evil", address="127.0.0.1", slots=1)
     end = End(result="succeeded", reason="forged")
@@ -200,7 +200,7 @@ def test_whoever_is_announced_by_a_stranger_is_not_followed(tmp_path: Path, conf
         leader = m.LeaderAddress(
             term=Term(2, evil), name="x", incarnation=evil, address=job.address, port=9
         )
-        say(job.door(), frame(encode(m.LeaderAnnounced(run_id=RUN_ID, leader=leader))))
+        say(job.door(), frame(encode(m.Question(run_id=RUN_ID, leader=leader))))
         (tmp_path / "done").touch()
         assert job.node.process.wait(LIMIT_S) == 0
         events = (tmp_path / "events.jsonl").read_text()
@@ -222,7 +222,7 @@ def test_what_strangers_say_ends_no_agent_and_moves_no_cursor(
             body = raw.encode(errors="surrogatepass")
             say(job.door(), struct.pack(">I", len(body)) + body, host=host)
             say(job.door(), frame({"unwelcome": words}), host=host)
-            say(job.door(), frame(encode(m.StatusRequest(run_id=words))))
+            say(job.door(), frame(encode(m.Question(run_id=words))))
         job.node.wait_for("turned away a connection from 127.0.0.74")
         assert job.node.process.poll() is None
         (job.folder / "done").touch()

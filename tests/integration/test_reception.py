@@ -23,7 +23,7 @@ from tests.integration.test_launcher_hostile import frame
 from tests.unit.rendezvous.samples import record_of
 
 LIMIT_S = 30.0
-QUESTION = frame(encode(m.StatusRequest(run_id="busy")))
+QUESTION = frame(encode(m.Question(run_id="busy")))
 JOIN_REQUEST = frame(
     encode(
         m.JoinRequest(

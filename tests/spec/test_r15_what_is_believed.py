@@ -14,8 +14,7 @@ from pytest_elastic.rendezvous.consensus.records import Term
 from pytest_elastic.rendezvous.messages import (
     Answer,
     LeaderAddress,
-    StatusRequest,
-    VoteRequest,
+    Question,
 )
 
 
@@ -107,13 +106,13 @@ def _started(world: World) -> list[events.CoordinatorStarted]:
 @pytest.mark.parametrize(
     "question",
     [
-        VoteRequest(run_id="another", term=Term(9, "n9/9"), is_pre_vote=False),
-        StatusRequest(run_id="another"),
+        Question(run_id="another", term=Term(9, "n9/9"), is_pre_vote=False),
+        Question(run_id="another"),
     ],
     ids=["vote", "status"],
 )
 def test_r15_an_agent_of_another_run_is_told_nothing_of_this_job(
-    question: VoteRequest | StatusRequest,
+    question: Question,
 ) -> None:
     """It asks any agent at an address, and would go by the record and the end that it hears."""
     world = _world("n1", "n2", "n3")

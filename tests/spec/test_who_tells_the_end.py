@@ -47,7 +47,7 @@ def test_r10_who_has_heard_the_end_asks_and_is_told_no_more() -> None:
     before = len(world.sent)
     world.run(10.0)
     since = [message for _, _, _, message in world.sent[before:]]
-    assert not any(isinstance(message, m.StatusRequest) for message in since)
+    assert not any(isinstance(message, m.Question) for message in since)
 
 
 def lost_while_ending(world: World) -> None:

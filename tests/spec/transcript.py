@@ -33,8 +33,13 @@ _QUIET = QUIET | {"meant_for", "idle_rounds", "lease_s", "is_tombstone", "has_en
 
 
 def _is_left_out(message: object) -> bool:
-    is_status = isinstance(message, m.Answer) and not (message.is_granted or message.reason)
-    return is_status or isinstance(message, m.Heartbeat | m.StatusRequest)
+    match message:
+        case m.Question(term=None, leader=None) | m.Heartbeat():
+            return True
+        case m.Answer():
+            return not (message.is_granted or message.reason)
+        case _:
+            return False
 
 
 def replay(script: Iterable[str]) -> list[str]:

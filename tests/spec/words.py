@@ -22,7 +22,9 @@ def asks_who_is_reached(message: object) -> bool:
 
 def asks_for_a_vote(message: object) -> bool:
     """Tell whether a message asks for a vote in earnest."""
-    return isinstance(message, m.VoteRequest) and not message.is_pre_vote
+    if not isinstance(message, m.Question):
+        return False
+    return message.term is not None and not message.is_pre_vote
 
 
 def is_of_moment(message: object, moment: str) -> bool:

@@ -59,7 +59,7 @@ class Candidate:
         self._wake_at = 0.0
         self._skips_pre_vote = self._has_deferred = False
         self._tries = 0
-        self._request: m.VoteRequest | None = None
+        self._request: m.Question | None = None
         self._asked_at = 0.0
         self._asked: set[str] = set()
         self._unanswered: set[str] = set()
@@ -181,9 +181,7 @@ class Candidate:
                 voter.vote(term, now)
             self._counter = term.counter  # which a host that gives way would forget
             self._tries += 1
-        self._request = m.VoteRequest(
-            run_id=self._settings.run_id, term=term, is_pre_vote=is_pre_vote
-        )
+        self._request = m.Question(run_id=self._settings.run_id, term=term, is_pre_vote=is_pre_vote)
         self._asked_at = now
         self._asked = {own}
         self._unanswered.clear()
@@ -351,17 +349,18 @@ class Candidate:
     def _win(self, pending: Record | None, now: float) -> None:
         assert self._request is not None, "an election was held"
         assert self._base is not None, "a candidate knows a decided record"
-        base = self._base
+        term, base = self._request.term, self._base
+        assert term is not None, "it was held under a term"
         newest = self._newest
         if newest is not None and newest.identity == base.identity and newest.rank > base.rank:
             base = newest
         record = pending or base
         if not self._needs_own_vote:
-            self._voter.vote(self._request.term, now)
+            self._voter.vote(term, now)
         is_started = newest is not None and newest.round == record.round
         self._voter.contact_at = now  # from here on it may lead, if it is elected again
         self.elected = Recovered(
-            term=self._request.term,
+            term=term,
             base=base,
             record=record,
             started=self._started if is_started else None,

@@ -139,20 +139,23 @@ class Voter:
 
     def answer(
         self,
-        request: m.VoteRequest,
+        term: Term,
         now: float,
         *,
+        is_pre_vote: bool,
         leader: m.LeaderAddress | None,
         patience_s: float,
     ) -> m.Answer:
-        """Answer a candidate. `leader`: as for `status`.
+        """Answer the candidate of a term. `leader`: as for `status`.
 
         `patience_s`: for how long another leader may still hold a lease, 0 if none can.
         """
-        reason = self._refusal(request, leader, patience_s)
-        contact_at = self.contact_but_with(request.term.node)
-        if not reason and not request.is_pre_vote:
-            self.vote(request.term, now)
+        reason = self._refusal(leader, patience_s)
+        if not reason and not is_pre_vote and term < self.term:
+            reason = f"term {self.term.counter} was promised"
+        contact_at = self.contact_but_with(term.node)
+        if not reason and not is_pre_vote:
+            self.vote(term, now)
         return replace(
             self.status(leader),
             is_granted=not reason,
@@ -166,15 +169,11 @@ class Voter:
             up_s=now - self.up_since if self.seat else 0.0,
         )
 
-    def _refusal(
-        self, request: m.VoteRequest, leader: m.LeaderAddress | None, patience_s: float
-    ) -> str:
+    def _refusal(self, leader: m.LeaderAddress | None, patience_s: float) -> str:
         if self.ended is not None:
             return "the job has ended"
         if leader is not None:
             return f"{leader.name} leads, under term {leader.term.counter}"
         if patience_s > 0:
             return "another node may lead"
-        if not request.is_pre_vote and request.term < self.term:
-            return f"term {self.term.counter} was promised"
         return ""

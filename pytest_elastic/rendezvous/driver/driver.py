@@ -363,14 +363,9 @@ class NodeRendezvous:
         )
 
     def _on_question(self, connection: int, question: m.Question) -> None:
-        match question:
-            case m.LeaderAnnounced(run_id=run_id, leader=leader):
-                if run_id == self._settings.run_id:
-                    self._hear_from_stranger(leader)
-            case m.StatusRequest() | m.VoteRequest():
-                self.tell_follower(v.Asked(connection=connection, question=question))
-            case _:
-                assert_never(question)
+        if question.leader is not None and question.run_id == self._settings.run_id:
+            self._hear_from_stranger(question.leader)
+        self.tell_follower(v.Asked(connection=connection, question=question))
 
     def _hear_from_stranger(self, leader: m.LeaderAddress) -> None:
         """Dial a leader named by an unauthenticated peer, unless this node is in a led job (R15).

@@ -18,7 +18,6 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import is_seat
 from pytest_elastic.rendezvous.model import Settings
-from pytest_elastic.wire import Message
 
 __all__ = ["Questions", "outcome_of"]
 
@@ -55,8 +54,11 @@ class Questions:
         target: m.Agent,
         within_s: float,
         tell: _Tell,
+        *,
+        announced: m.LeaderAddress | None = None,
     ) -> None:
-        _Question(self, target, m.StatusRequest(run_id=self._run_id), within_s, tell).dial()
+        question = m.Question(run_id=self._run_id, leader=announced)
+        _Call(self, target, question, within_s, tell).dial()
 
     def probe(self, order: v.Probe, pass_on: Callable[[v.ProbeAnswered], None]) -> None:
         """Ask whether an agent lives, a suspect's (R5) or a neighbour's (R13)."""
@@ -76,7 +78,7 @@ class Questions:
                 v.VoteAnswered(incarnation=asked, request=order.request, answer=said)
             )
 
-        _Question(self, order.node, order.request, order.answer_within_s, tell).dial()
+        _Call(self, order.node, order.request, order.answer_within_s, tell).dial()
 
     def ask_who_leads(self, peers: Sequence[m.Agent], within_s: float) -> None:
         """Ask all of them for the leader, and whether the job has ended."""
@@ -112,20 +114,11 @@ class Questions:
         if (to.address, to.port) == (leader.address, leader.port):
             return
 
-        def on_connected(sock: socket.socket) -> None:
-            channel = self.channel(sock, lambda _: None, lambda _: None)
-            channel.send(m.encode(m.LeaderAnnounced(run_id=self._run_id, leader=leader)))
-            channel.close_when_flushed()
-            on_said()
+        def tell(said: m.Answer | None, _: v.Outcome) -> None:
+            if said is not None:
+                on_said()
 
-        connect(
-            self.loop,
-            to.address,
-            to.port,
-            timeout_s=self._lease_s,
-            on_connected=on_connected,
-            on_failed=lambda _: None,
-        )
+        self._ask_status(to, self._lease_s, tell, announced=leader)
 
     def channel(
         self,
@@ -153,8 +146,8 @@ def outcome_of(message: object, incarnation: str) -> v.Outcome:
             return v.Outcome.REFUSED
 
 
-class _Question:
-    """One question: an agent is dialled until it answers, refuses, or the time is over.
+class _Call:
+    """One question on its way: an agent is dialled until it answers, refuses, or the time is over.
 
     `tell` is called once; the answer is None unless the outcome is ALIVE. A keeper that is still
     killing lets us wait in its agent's place.
@@ -164,7 +157,7 @@ class _Question:
         self,
         questions: Questions,
         target: m.Agent,
-        question: Message,
+        question: m.Question,
         within_s: float,
         tell: _Tell,
     ) -> None:

@@ -151,29 +151,32 @@ class Elections(Part):
         reason = self._connection.last_problem
         self._out.emit(events.QuorumMissed(reached=reached, members=voters, reason=reason))
 
-    def answer(self, number: int, question: m.VoteRequest | m.StatusRequest, now: float) -> None:
-        """Answer a request for a vote, or for what this node knows."""
+    def answer(self, number: int, question: m.Question, now: float) -> None:
+        """Say what this node knows, and vote if it is asked to."""
         leader, patience_s = self._connection.standing(now)
+        term = question.term
         if question.run_id != self._settings.run_id:
             # It is told nothing of this job: it could take that for its own.
             self._out.send_to(number, m.Answer(incarnation=self._voter.incarnation))
             return
-        if isinstance(question, m.StatusRequest):
+        if term is None:
             self._out.send_to(number, self._voter.status(leader))
             return
         beat_s = self._settings.beat_interval_s
         # One candidate may ask twice: as the host of an endpoint, and as a node of a round.
-        is_repeated = self._voter.has_voted_under(question.term)
+        is_repeated = self._voter.has_voted_under(term)
         if self._voter.voted_for_another_since(now - beat_s) and not is_repeated:
             patience_s = max(patience_s, beat_s)
         if question.is_pre_vote and self._candidate.phase is Candidacy.VOTE:
             patience_s = max(patience_s, self._candidate.stagger_s)  # it may be elected
-        vote = self._voter.answer(question, now, leader=leader, patience_s=patience_s)
+        vote = self._voter.answer(
+            term, now, is_pre_vote=question.is_pre_vote, leader=leader, patience_s=patience_s
+        )
         self._out.send_to(number, vote)
         if vote.is_granted and question.is_pre_vote:
             # It may vote for itself under that term next, and could not follow a lower one.
-            self._candidate.hear_of_term(question.term.counter)
-            self._candidate.defer_to(question.term.node, now)
+            self._candidate.hear_of_term(term.counter)
+            self._candidate.defer_to(term.node, now)
         elif vote.is_granted:
             self._candidate.yield_to_another(now)
             if self._connection.leads_somewhere:

@@ -38,8 +38,8 @@ APPEND = m.AppendRecord(term=RECORD.term, record=RECORD, base=RECORD)
         (replace(ANSWER, number=FAR), "number"),
         (replace(APPEND, base=replace(RECORD, round=FAR)), "round"),
         (m.LeaderResigned(term=Term(3, "i1"), reason="", higher=FAR), "term"),
-        (m.LeaderAnnounced(run_id="job", leader=replace(LEADER, term=FAR_TERM)), "term"),
-        (m.VoteRequest(run_id="job", term=FAR_TERM, is_pre_vote=False), "term"),
+        (m.Question(run_id="job", leader=replace(LEADER, term=FAR_TERM)), "term"),
+        (m.Question(run_id="job", term=FAR_TERM, is_pre_vote=False), "term"),
     ],
 )
 def test_what_no_job_comes_to_is_not_believed(message: Message, says: str) -> None:

@@ -109,7 +109,7 @@ def words_at_the_door(draw: st.DrawFn) -> v.FollowerInput:
     """Return what comes to a follower from others than its leader."""
     term = draw(TERMS)
     leader = leader_address(draw(st.sampled_from(NAMES)), 5, is_founding=draw(FLAGS))
-    request = m.VoteRequest(run_id="r", term=term, is_pre_vote=draw(FLAGS))
+    request = m.Question(run_id="r", term=term, is_pre_vote=draw(FLAGS))
     record, base = draw(st.none() | records()), draw(st.none() | records())
     vote = m.Answer(
         term=term,
@@ -128,7 +128,7 @@ def words_at_the_door(draw: st.DrawFn) -> v.FollowerInput:
     said: list[v.FollowerInput] = [
         v.LeaderHeard(leader=leader),
         v.EndHeard(record=draw(records())),
-        v.Asked(connection=1, question=m.StatusRequest(run_id="r")),
+        v.Asked(connection=1, question=m.Question(run_id="r")),
         v.Asked(connection=1, question=request),
         v.VoteAnswered(incarnation="n3", request=request, answer=vote),
     ]

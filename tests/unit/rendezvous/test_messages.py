@@ -19,7 +19,7 @@ from tests.unit.rendezvous.message_samples import ANSWER, MESSAGES, REQUEST, STO
 
 BEAT = m.Heartbeat(count=1, echo=0)
 REQUEST_NODE = encode(REQUEST)["node"]
-PRE_VOTE = m.VoteRequest(run_id="r", term=STORE.term, is_pre_vote=True)
+PRE_VOTE = m.Question(run_id="r", term=STORE.term, is_pre_vote=True)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
@@ -48,12 +48,12 @@ def changed(message: Message, **fields: object) -> dict[str, Any]:
     ("fields", "message"),
     [
         ({}, "format None"),
-        (changed(BEAT, format=1), "format 1: this node speaks format 3. All nodes of a job need"),
-        (changed(BEAT, format=99), "format 99: this node speaks format 3"),
-        ({"format": 3}, "unknown kind None"),
-        ({"format": 3, "kind": ["heartbeat"]}, "unknown kind ['heartbeat']"),
-        ({"format": 3, "kind": "hello"}, "unknown kind 'hello'"),
-        ({"format": 3, "kind": "heartbeat", "count": 1}, "missing required field `echo`"),
+        (changed(BEAT, format=1), "format 1: this node speaks format 4. All nodes of a job need"),
+        (changed(BEAT, format=99), "format 99: this node speaks format 4"),
+        ({"format": 4}, "unknown kind None"),
+        ({"format": 4, "kind": ["heartbeat"]}, "unknown kind ['heartbeat']"),
+        ({"format": 4, "kind": "hello"}, "unknown kind 'hello'"),
+        ({"format": 4, "kind": "heartbeat", "count": 1}, "missing required field `echo`"),
         (changed(BEAT, more=1), "cannot read a heartbeat: Object contains unknown field `more`"),
         (changed(BEAT, count=True), "Expected `int`, got `bool` - at `$.count`"),
         (changed(BEAT, count=2**63), "Expected `int` <= 9223372036854775807 - at `$.count`"),

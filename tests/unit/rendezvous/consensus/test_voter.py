@@ -35,8 +35,8 @@ def ask(
     patience_s: float = 0.0,
 ) -> m.Answer:
     """Ask for a vote."""
-    request = m.VoteRequest(run_id="r", term=Term(counter, candidate), is_pre_vote=is_pre_vote)
-    return voter.answer(request, now, leader=leader, patience_s=patience_s)
+    term = Term(counter, candidate)
+    return voter.answer(term, now, is_pre_vote=is_pre_vote, leader=leader, patience_s=patience_s)
 
 
 def test_of_two_terms_with_one_counter_the_lower_one_is_refused() -> None:

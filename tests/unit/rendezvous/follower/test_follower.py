@@ -356,7 +356,7 @@ def test_a_leader_that_is_named_under_less_than_was_promised_is_told_so_once_a_l
     """It was elected without this voter, which binds no lower term; it stands again (Raft 5.1)."""
     bench = following()
     bench.give(m.LeaderResigned(term=TERM, reason="x", higher=9))
-    request = m.VoteRequest(run_id="r", term=Term(9, "n3"), is_pre_vote=False)
+    request = m.Question(run_id="r", term=Term(9, "n3"), is_pre_vote=False)
     bench.give(v.Asked(connection=1, question=request))
     bench.taken()
     dials = []

@@ -116,7 +116,7 @@ def test_who_leaves_votes_until_a_record_leaves_it_out() -> None:
         elif bench.follower.connection is ConnectionPhase.SEEKING:
             bench.give(v.LeaderNotFound(reason="no answer"))
         bench.pass_time(bench.now + 0.5)
-    request = m.VoteRequest(run_id="r", term=Term(9, "n3"), is_pre_vote=False)
+    request = m.Question(run_id="r", term=Term(9, "n3"), is_pre_vote=False)
     bench.taken()
     bench.give(v.Asked(connection=1, question=request))
     answers = [each.message for each in bench.taken() if isinstance(each, v.SendTo)]

@@ -47,7 +47,7 @@ def has_ended(bench: Bench) -> bool:
 
 def status(bench: Bench) -> m.Answer:
     """Return what the follower says to who asks what it knows."""
-    asked = v.Asked(connection=1, question=m.StatusRequest(run_id="r"))
+    asked = v.Asked(connection=1, question=m.Question(run_id="r"))
     (answer,) = (
         command.message
         for command in bench.follower.step(asked, bench.now)
