@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pytest_elastic.events.model import PeersUnreached
 from pytest_elastic.rendezvous.leader.members import Members
-from pytest_elastic.rendezvous.leader.peer import LeaderPart, LeaderShared, Peer
+from pytest_elastic.rendezvous.leader.state import LeaderPart, LeaderShared, Peer
 from pytest_elastic.rendezvous.messages import DialPeers, PeersDialled
 from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered

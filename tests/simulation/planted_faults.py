@@ -18,14 +18,12 @@ from pytest_elastic.rendezvous.follower.departure import Departure
 from pytest_elastic.rendezvous.follower.follower import Follower
 from pytest_elastic.rendezvous.follower.worker_group import WorkerGroup
 from pytest_elastic.rendezvous.leader import members, rounds
+from pytest_elastic.rendezvous.leader.ending import JobEnd, Leavers
 from pytest_elastic.rendezvous.leader.gathering import FirstRound, Gathering
-from pytest_elastic.rendezvous.leader.job_end import JobEnd
 from pytest_elastic.rendezvous.leader.leader import Leader
-from pytest_elastic.rendezvous.leader.leavers import Leavers
 from pytest_elastic.rendezvous.leader.members import Members
-from pytest_elastic.rendezvous.leader.peer import Peer
-from pytest_elastic.rendezvous.leader.round import Budget, Round, Verdict, judge
 from pytest_elastic.rendezvous.leader.rounds import Rounds
+from pytest_elastic.rendezvous.leader.state import Budget, Peer, Round, Verdict, judge
 from pytest_elastic.rendezvous.leases import HeldLease
 from pytest_elastic.rendezvous.vocabulary import HandOver, LeaderCommand, LeaderInput
 from tests.simulation.planting import Planted, after, before, drawn, nothing, refuse

@@ -14,7 +14,7 @@ from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.follower.follower import Follower
 from pytest_elastic.rendezvous.leader.leader import Leader
-from pytest_elastic.rendezvous.leader.peer import Peer
+from pytest_elastic.rendezvous.leader.state import Peer
 from pytest_elastic.rendezvous.machine import ConnectionPhase, GroupPhase, LeaderPhase
 from pytest_elastic.rendezvous.messages import Standby
 from pytest_elastic.rendezvous.model import Settings, natural_key

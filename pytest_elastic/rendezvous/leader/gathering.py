@@ -21,8 +21,7 @@ from pytest_elastic.events.model import FirstRoundDelayed
 from pytest_elastic.rendezvous.consensus.records import Mark
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.leader.members import Members
-from pytest_elastic.rendezvous.leader.peer import LeaderPart, LeaderShared, Peer
-from pytest_elastic.rendezvous.leader.round import Round
+from pytest_elastic.rendezvous.leader.state import LeaderPart, LeaderShared, Peer, Round
 from pytest_elastic.rendezvous.leases import announced_within_s
 from pytest_elastic.rendezvous.messages import JoinRequest
 from pytest_elastic.rendezvous.model import Node, natural_key, rank_order

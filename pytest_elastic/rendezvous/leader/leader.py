@@ -9,8 +9,8 @@ and a timer is nothing but a look at the clock.
                 (R8), and until no worker of a lost member can still run (R5, R6)    rounds.py
     RUNNING     workers run; waits for the end of the job, or a reason to stop       rounds.py
     STOPPING    waits until every worker is gone, or its node lost (R2)              rounds.py
-    ENDING      the end is proposed; waits until all nodes have it (R10)             job_end.py
-    OVER        it is decided; answers late comers as long as its agent stays        job_end.py
+    ENDING      the end is proposed; waits until all nodes have it (R10)             ending.py
+    OVER        it is decided; answers late comers as long as its agent stays        ending.py
     DEPOSED     leads no more: its lease is over, or it has left
 """
 
@@ -24,11 +24,11 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import End
 from pytest_elastic.rendezvous.consensus.replication import Recovered, Replication
+from pytest_elastic.rendezvous.leader.ending import JobEnd, Leavers
 from pytest_elastic.rendezvous.leader.gathering import Enough, FirstRound, Gathering, TooFew
-from pytest_elastic.rendezvous.leader.job_end import JobEnd
-from pytest_elastic.rendezvous.leader.leavers import Leavers
 from pytest_elastic.rendezvous.leader.members import Members
-from pytest_elastic.rendezvous.leader.peer import (
+from pytest_elastic.rendezvous.leader.rounds import Rounds
+from pytest_elastic.rendezvous.leader.state import (
     Change,
     Here,
     LeaderShared,
@@ -37,7 +37,6 @@ from pytest_elastic.rendezvous.leader.peer import (
     Suspected,
     Went,
 )
-from pytest_elastic.rendezvous.leader.rounds import Rounds
 from pytest_elastic.rendezvous.machine import LEADER_ALLOWED, LeaderPhase
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.reachability import Reachability

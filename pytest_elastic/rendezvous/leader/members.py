@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
-from pytest_elastic.rendezvous.leader.peer import (
+from pytest_elastic.rendezvous.leader.state import (
     Change,
     Departed,
     Here,

@@ -18,8 +18,18 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.consensus.records import Record
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.leader.members import Members
-from pytest_elastic.rendezvous.leader.peer import LeaderPart, LeaderShared, Peer, Standing, Went
-from pytest_elastic.rendezvous.leader.round import Budget, Cause, Round, Verdict, judge
+from pytest_elastic.rendezvous.leader.state import (
+    Budget,
+    Cause,
+    LeaderPart,
+    LeaderShared,
+    Peer,
+    Round,
+    Standing,
+    Verdict,
+    Went,
+    judge,
+)
 from pytest_elastic.rendezvous.vocabulary import WriteRecord
 
 __all__ = ["Rounds"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_elastic.rendezvous.leader.round import Budget, Cause, Round, Verdict, judge
+from pytest_elastic.rendezvous.leader.state import Budget, Cause, Round, Verdict, judge
 from tests.unit.rendezvous.samples import record_of
 
 ENDED = Round(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_elastic.rendezvous.consensus.records import Term
 from pytest_elastic.rendezvous.consensus.replication import Recovered, Replication
 from pytest_elastic.rendezvous.leader.members import Members
-from pytest_elastic.rendezvous.leader.peer import LeaderShared, Peer
+from pytest_elastic.rendezvous.leader.state import LeaderShared, Peer
 from pytest_elastic.rendezvous.leases import GrantedLease
 from pytest_elastic.rendezvous.messages import DialPeers, PeersDialled
 from pytest_elastic.rendezvous.model import Node, Settings
