@@ -60,7 +60,7 @@ class Connections:
 
     # --- whether an agent lives --------------------------------------------------------------
 
-    def probe(self, process: Process, probe: v.Probe, which: str) -> None:
+    def probe(self, process: Process, probe: v.Ask, which: str) -> None:
         """Dial an agent, again and again while it is silent, and tell the machine `which`."""
         world = self._world
         delay_s = 2 * world.draw_latency_s()
@@ -68,7 +68,7 @@ class Connections:
         world.later(delay_s, self._probed, process, probe, which, until, self._keeper_s)
 
     def _probed(
-        self, process: Process, probe: v.Probe, which: str, until: float, patience_s: float
+        self, process: Process, probe: v.Ask, which: str, until: float, patience_s: float
     ) -> None:
         world = self._world
         suspect = world.by_incarnation[probe.node.incarnation]
@@ -83,4 +83,4 @@ class Connections:
             return
         said = suspect.follower.voter.status(None) if outcome is v.Outcome.ALIVE else None
         asked = probe.node.incarnation
-        process.feed(which, v.ProbeAnswered(incarnation=asked, outcome=outcome, answer=said))
+        process.feed(which, v.Answered(incarnation=asked, outcome=outcome, answer=said))

@@ -42,15 +42,24 @@ class Inquiries:
 
     # --- what a follower's machine wants -----------------------------------------------------
 
-    def ask_vote(self, process: Process, ask: v.AskVote) -> None:
+    def ask_vote(self, process: Process, ask: v.Ask) -> None:
         """Ask a node for its vote."""
-        asked = ask.node.incarnation
+        asked, term, is_pre_vote = ask.node.incarnation, ask.term, ask.is_pre_vote
+        config = self._world.config
 
-        def tell(answer: m.Answer | None, _: v.Outcome) -> None:
-            answered = v.VoteAnswered(incarnation=asked, request=ask.request, answer=answer)
+        def tell(answer: m.Answer | None, outcome: v.Outcome) -> None:
+            answered = v.Answered(
+                incarnation=asked,
+                outcome=outcome,
+                answer=answer,
+                term=term,
+                is_pre_vote=is_pre_vote,
+            )
             process.feed("follower", answered)
 
-        self._ask(process, asked, ask.request, ask.answer_within_s, tell)
+        question = m.Question(run_id=config.run_id, term=term, is_pre_vote=is_pre_vote)
+        within_s = config.lease_s if ask.within_s is None else ask.within_s
+        self._ask(process, asked, question, within_s, tell)
 
     def ask_who_leads(self, process: Process, peers: Sequence[m.Agent]) -> None:
         """Ask nodes for the leader, and whether the job has ended."""

@@ -432,7 +432,7 @@ class World(WorldQueries):
                     self.marks.part(process)
                     if process.leader is not None and leader_at(process).is_founding:
                         process.feed("leader", v.HandOver(reason="has ended"))
-            case v.Probe():
+            case v.Ask(term=None):
                 self.connections.probe(process, command, "follower")
             case v.Emit(event=event):
                 self.state(process, event)
@@ -446,7 +446,7 @@ class World(WorldQueries):
             case v.Released():
                 process.is_released = True
                 self.later(2 * KEEPER_S, self.leave, process)
-            case v.AskVote():
+            case v.Ask():
                 self.inquiries.ask_vote(process, command)
             case v.SendTo(connection=connection, message=m.Answer() as answer):
                 self.inquiries.answer(process, connection, answer)
@@ -512,7 +512,7 @@ class World(WorldQueries):
                 pipe = self.pipes.get(connection)
                 if pipe is not None:
                     self.close(pipe.down, pipe.up, "closed by the leader")
-            case v.Probe():
+            case v.Ask():
                 self.connections.probe(process, command, "leader")
             case v.Emit(event=event):
                 self.state(process, event)

@@ -18,7 +18,7 @@ from pytest_elastic.rendezvous.leader.members import Members
 from pytest_elastic.rendezvous.leader.state import LeaderPart, LeaderShared, Peer
 from pytest_elastic.rendezvous.messages import DialPeers, PeersDialled
 from pytest_elastic.rendezvous.model import Node
-from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered
+from pytest_elastic.rendezvous.vocabulary import Answered, Ask, Outcome
 
 __all__ = ["FULL_MESH", "PeerDials", "Reachability", "mutually_reachable", "neighbours"]
 
@@ -270,16 +270,16 @@ class PeerDials:
         self._waits_for: set[str] = set()
         self._unreached: dict[str, str] = {}
 
-    def begin(self, order: DialPeers) -> tuple[Probe, ...]:
+    def begin(self, order: DialPeers) -> tuple[Ask, ...]:
         """Return the dials that an order asks for; whatever went on before is given up."""
         if order == self._order:
             return ()  # said again, as the leader could not know that it was heard
         self._order = order
         self._unreached.clear()
         self._waits_for = {entry.incarnation for entry in order.peers}
-        return tuple(Probe(node=each) for each in order.peers)
+        return tuple(Ask(node=each) for each in order.peers)
 
-    def take(self, answer: ProbeAnswered) -> PeersDialled | None:
+    def take(self, answer: Answered) -> PeersDialled | None:
         """Take in how a dial ended; return the answer to the order, if that was the last one."""
         if self._order is None or answer.incarnation not in self._waits_for:
             return None

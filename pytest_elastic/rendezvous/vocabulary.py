@@ -9,8 +9,8 @@ The rules for a driver, of whatever kind (over sockets, the simulator's, a test'
   doubts itself before it doubts the others.
 - A follower has at most one connection. After `Hangup` or a new `Dial`, nothing more is said about
   the earlier connection: neither its messages nor its end.
-- `Dial` and `Probe` are always answered, within a lease, and so are `FindLeader` and `AskVote`,
-  within `answer_within_s`.
+- `Dial` and `Ask` are always answered, within a lease, or as soon as they say, and so is
+  `FindLeader`, within `answer_within_s`.
 - Questions that come to the listening port are the follower's (`Asked`).
 - After `Lead` there is a leader in this process, and after `SteppedDown` there is none.
 - The follower in the leader's process is one like the others. Its connection is in memory, has a
@@ -24,7 +24,7 @@ from enum import Enum
 
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.consensus.records import Mark, Record
+from pytest_elastic.rendezvous.consensus.records import Mark, Record, Term
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.messages import (
     Agent,
@@ -39,7 +39,8 @@ from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.wire import Value
 
 __all__ = [
-    "AskVote",
+    "Answered",
+    "Ask",
     "Asked",
     "Bootstrap",
     "Connected",
@@ -68,8 +69,6 @@ __all__ = [
     "Outcome",
     "PeerLost",
     "PeerMessage",
-    "Probe",
-    "ProbeAnswered",
     "RecordWritten",
     "Released",
     "Send",
@@ -77,7 +76,6 @@ __all__ = [
     "Start",
     "SteppedDown",
     "TimePassed",
-    "VoteAnswered",
     "WriteRecord",
 ]
 
@@ -111,21 +109,30 @@ class Emit(Value):
     event: Event
 
 
-class Probe(Value):
-    """Dial an agent, a suspect's (R5) or a neighbour's (R13), and ask for its incarnation.
+class Ask(Value):
+    """Dial an agent, a suspect's (R5), a neighbour's (R13) or a voter's, and ask what it knows.
 
-    Answered by `ProbeAnswered` within a lease, whatever happens.
+    With a `term`, for its vote as well, see `Question`. Answered by `Answered` within `within_s`,
+    None: a lease, whatever happens.
     """
 
     node: Node
+    term: Term | None = None
+    is_pre_vote: bool = False
+    within_s: float | None = None
 
 
-class ProbeAnswered(Value):
-    """What dialling the agent of an incarnation showed, and what that said, if it is alive."""
+class Answered(Value):
+    """What `Ask` brought: what dialling the agent showed, and what that said, if it is alive.
+
+    `incarnation`, `term` and `is_pre_vote` are those of `Ask`.
+    """
 
     incarnation: str
     outcome: Outcome
     answer: Answer | None = None
+    term: Term | None = None
+    is_pre_vote: bool = False
 
 
 class SendTo(Value):
@@ -223,14 +230,6 @@ class Asked(Value):
     question: Question
 
 
-class VoteAnswered(Value):
-    """What `AskVote` brought; None: no answer."""
-
-    incarnation: str
-    request: Question
-    answer: Answer | None
-
-
 FollowerInput = (
     Start
     | Moved
@@ -244,8 +243,7 @@ FollowerInput = (
     | ConnectionLost
     | MessageReceived
     | Asked
-    | VoteAnswered
-    | ProbeAnswered
+    | Answered
     | TimePassed
     | ports.Request
 )
@@ -295,14 +293,6 @@ class Hangup(Value):
     """End the connection (after what was sent has left), or the dialling of it."""
 
 
-class AskVote(Value):
-    """Ask an agent for its vote, over a short connection; answered by `VoteAnswered`."""
-
-    node: Node
-    request: Question
-    answer_within_s: float
-
-
 class HandOver(Value):
     """This node has left, without a word to a leader here if there is one: that goes, too.
 
@@ -319,18 +309,7 @@ class Lead(Value):
 
 
 FollowerCommand = (
-    Notify
-    | FindLeader
-    | Dial
-    | Send
-    | Hangup
-    | Probe
-    | Emit
-    | AskVote
-    | SendTo
-    | HandOver
-    | Lead
-    | Released
+    Notify | FindLeader | Dial | Send | Hangup | Ask | Emit | SendTo | HandOver | Lead | Released
 )
 
 
@@ -366,7 +345,7 @@ class RecordWritten(Value):
     number: int
 
 
-_Peers = PeerMessage | PeerLost | ProbeAnswered
+_Peers = PeerMessage | PeerLost | Answered
 _Rights = LeaderHeard | HandOver | LeaseExtended | RecordWritten
 LeaderInput = _Peers | _Rights | TimePassed
 
@@ -403,4 +382,4 @@ class WriteRecord(Value):
     decided: RecordDecided
 
 
-LeaderCommand = SendTo | Disconnect | Probe | Emit | Finished | SteppedDown | WriteRecord
+LeaderCommand = SendTo | Disconnect | Ask | Emit | Finished | SteppedDown | WriteRecord

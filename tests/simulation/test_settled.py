@@ -41,7 +41,8 @@ def _follower_step_twice(
 ) -> Sequence[v.FollowerCommand]:
     """Take an answer of a peer in, and see the same of a follower that has joined."""
     commands = _follower_step(follower, input, now)
-    if isinstance(input, v.ProbeAnswered) and follower.connection is ConnectionPhase.JOINED:
+    is_dialled = isinstance(input, v.Answered) and input.term is None
+    if is_dialled and follower.connection is ConnectionPhase.JOINED:
         wake_at = follower.wake_at()
         left = _follower_step(follower, v.TimePassed(), now)
         assert not left, f"nothing was to be done after {input}, and not {left}"

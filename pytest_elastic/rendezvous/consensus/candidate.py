@@ -19,7 +19,7 @@ from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.consensus.voter import Voter
 from pytest_elastic.rendezvous.leases import announced_within_s
 from pytest_elastic.rendezvous.model import Node, Settings
-from pytest_elastic.rendezvous.vocabulary import AskVote, VoteAnswered
+from pytest_elastic.rendezvous.vocabulary import Answered, Ask
 
 __all__ = ["CANDIDATE_ALLOWED", "Candidacy", "Candidate"]
 
@@ -59,7 +59,7 @@ class Candidate:
         self._wake_at = 0.0
         self._skips_pre_vote = self._has_deferred = False
         self._tries = 0
-        self._request: m.Question | None = None
+        self._term: Term | None = None  # under which votes are asked for
         self._asked_at = 0.0
         self._asked: set[str] = set()
         self._unanswered: set[str] = set()
@@ -76,7 +76,7 @@ class Candidate:
         self._counter = 0
         self._number = 0
         self._restarts_used = 0
-        self._out: list[AskVote] = []
+        self._out: list[Ask] = []
 
     @property
     def stagger_s(self) -> float:
@@ -119,7 +119,7 @@ class Candidate:
         """Stop: there is a leader."""
         if self.phase is not Candidacy.IDLE:
             self._become(Candidacy.IDLE)
-        self._request = self.leader = self.reached = None
+        self._term = self.leader = self.reached = None
 
     def yield_to_another(self, now: float) -> None:
         """Give up this try: a vote was given to another."""
@@ -143,7 +143,7 @@ class Candidate:
         self._has_deferred = True
         if self.phase is Candidacy.PRE_VOTE:
             self._become(Candidacy.WAITING)
-            self._request = None
+            self._term = None
         self._wake_at = max(self._wake_at, now + self.stagger_s + self._jitter_s())
 
     def _comes_earlier(self, other: str) -> bool:
@@ -153,7 +153,7 @@ class Candidate:
         own = self._voter.incarnation
         return other in order and (own not in order or order.index(other) < order.index(own))
 
-    def advance(self, now: float) -> list[AskVote]:
+    def advance(self, now: float) -> list[Ask]:
         """Do what is due; return the votes to ask for."""
         if self.phase is Candidacy.WAITING and now >= self._wake_at:
             is_pre_vote = not self._skips_pre_vote
@@ -181,7 +181,7 @@ class Candidate:
                 voter.vote(term, now)
             self._counter = term.counter  # which a host that gives way would forget
             self._tries += 1
-        self._request = m.Question(run_id=self._settings.run_id, term=term, is_pre_vote=is_pre_vote)
+        self._term = term
         self._asked_at = now
         self._asked = {own}
         self._unanswered.clear()
@@ -200,7 +200,6 @@ class Candidate:
 
     def _ask_more(self, now: float) -> None:
         """Ask the voters that are needed and were not asked yet."""
-        assert self._request is not None, "there is something to ask"
         within_s = max(self._wake_at - now, 0.01)
         for incarnation in self._voters():
             entry = self._entries.get(incarnation)
@@ -208,14 +207,17 @@ class Candidate:
                 continue
             self._asked.add(incarnation)
             self._unanswered.add(incarnation)
-            self._out.append(AskVote(node=entry, request=self._request, answer_within_s=within_s))
+            is_pre_vote = self.phase is Candidacy.PRE_VOTE
+            self._out.append(
+                Ask(node=entry, term=self._term, is_pre_vote=is_pre_vote, within_s=within_s)
+            )
 
     def _fail(self, now: float) -> None:
         """Try again after a while: when a voter said, if one did, but not in step with others."""
         voters = self._voters()
         self.reached = (len(voters.keys() & self._granted.keys()), len(voters))
         self._become(Candidacy.WAITING)
-        self._request = None
+        self._term = None
         self._has_deferred = False
         self._tries += 1
         pause_s = self.stagger_s / 2 + self._jitter_s()
@@ -228,13 +230,14 @@ class Candidate:
 
     # --- answers -----------------------------------------------------------------------------
 
-    def take_answer(self, answered: VoteAnswered, now: float) -> None:
+    def take_answer(self, answered: Answered, now: float) -> None:
         """Take in what a voter said, or that it said nothing."""
         answer = answered.answer
         if answer is not None:
             self._learn(answer)
-        if self._request is None or answered.request != self._request:
-            return
+        is_pre_vote = self.phase is Candidacy.PRE_VOTE
+        if (answered.term, answered.is_pre_vote) != (self._term, is_pre_vote):
+            return  # to an earlier try
         self._unanswered.discard(answered.incarnation)
         if answer is not None and answer.leader is not None:
             self.leader = answer.leader
@@ -347,10 +350,9 @@ class Candidate:
         return self._base.configuration.has_quorum(settled)
 
     def _win(self, pending: Record | None, now: float) -> None:
-        assert self._request is not None, "an election was held"
+        assert self._term is not None, "an election was held"
         assert self._base is not None, "a candidate knows a decided record"
-        term, base = self._request.term, self._base
-        assert term is not None, "it was held under a term"
+        term, base = self._term, self._base
         newest = self._newest
         if newest is not None and newest.identity == base.identity and newest.rank > base.rank:
             base = newest
@@ -370,5 +372,5 @@ class Candidate:
             number=max(self._number, record.round),
             restarts_used=self._restarts_used,
         )
-        self._request = None
+        self._term = None
         self._become(Candidacy.IDLE)

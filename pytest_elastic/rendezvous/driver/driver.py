@@ -273,12 +273,10 @@ class NodeRendezvous:
                 self._uplink.send(command.message)
             case v.Hangup():
                 self._uplink.hang_up()
-            case v.Probe():
-                self._questions.probe(command, self.tell_follower)
+            case v.Ask():
+                self._questions.ask(command, self.tell_follower)
             case v.Emit(event=event):
                 self._on_event(event)
-            case v.AskVote():
-                self._questions.ask_vote(command)
             case v.SendTo(connection=connection, message=answer):
                 self._reception.send(connection, answer)
             case v.HandOver():
@@ -303,8 +301,8 @@ class NodeRendezvous:
                     self._uplink.end_local("the leader ended the connection")
                 else:
                     self._reception.disconnect(connection)
-            case v.Probe():
-                self._questions.probe(command, self.tell_leader)
+            case v.Ask():
+                self._questions.ask(command, self.tell_leader)
             case v.Emit(event=event):
                 self._on_event(event)
             case v.Finished():

@@ -60,25 +60,23 @@ class Questions:
         question = m.Question(run_id=self._run_id, leader=announced)
         _Call(self, target, question, within_s, tell).dial()
 
-    def probe(self, order: v.Probe, pass_on: Callable[[v.ProbeAnswered], None]) -> None:
-        """Ask whether an agent lives, a suspect's (R5) or a neighbour's (R13)."""
+    def ask(self, ask: v.Ask, pass_on: Callable[[v.Answered], None]) -> None:
+        """Ask an agent what a machine wants to know."""
 
         def tell(said: m.Answer | None, outcome: v.Outcome) -> None:
-            asked = order.node.incarnation
-            pass_on(v.ProbeAnswered(incarnation=asked, outcome=outcome, answer=said))
-
-        self._ask_status(order.node, self._lease_s, tell)
-
-    def ask_vote(self, order: v.AskVote) -> None:
-        """Ask for a vote."""
-
-        def tell(said: m.Answer | None, _: v.Outcome) -> None:
-            asked = order.node.incarnation
-            self._tell_follower(
-                v.VoteAnswered(incarnation=asked, request=order.request, answer=said)
+            pass_on(
+                v.Answered(
+                    incarnation=ask.node.incarnation,
+                    outcome=outcome,
+                    answer=said,
+                    term=ask.term,
+                    is_pre_vote=ask.is_pre_vote,
+                )
             )
 
-        _Call(self, order.node, order.request, order.answer_within_s, tell).dial()
+        within_s = self._lease_s if ask.within_s is None else ask.within_s
+        question = m.Question(run_id=self._run_id, term=ask.term, is_pre_vote=ask.is_pre_vote)
+        _Call(self, ask.node, question, within_s, tell).dial()
 
     def ask_who_leads(self, peers: Sequence[m.Agent], within_s: float) -> None:
         """Ask all of them for the leader, and whether the job has ended."""

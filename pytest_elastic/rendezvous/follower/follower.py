@@ -112,7 +112,8 @@ class Follower:
             if not self._departure.is_over:
                 self._watch_lease(now)
         self._handle(input, now)
-        is_passing = isinstance(input, v.ProbeAnswered) and self._connection.is_joined
+        is_dialled = isinstance(input, v.Answered) and input.term is None
+        is_passing = is_dialled and self._connection.is_joined
         if not (is_passing and self._deadlines.are_ahead(now)):  # no deadline hangs on an answer
             self._advance(now)
         return self._out.take()
@@ -130,7 +131,7 @@ class Follower:
                 self._on_message(message, now)
             case v.TimePassed():
                 pass
-            case v.ProbeAnswered():
+            case v.Answered(term=None):
                 self._tell_dialled(self._peer_dials.take(input))
             case v.Start():
                 assert connection.phase is ConnectionPhase.UNSTARTED, "a follower starts once"
@@ -153,7 +154,7 @@ class Follower:
                 self._departure.hear_end(record)
             case v.Asked(connection=number, question=question):
                 self._elections.answer(number, question, now)
-            case v.VoteAnswered(answer=answer):
+            case v.Answered(answer=answer):
                 self.candidate.take_answer(input, now)
                 if answer is not None and answer.base is not None:
                     self._departure.hear_end(answer.base)

@@ -26,7 +26,7 @@ from pytest_elastic.rendezvous.leases import announced_within_s
 from pytest_elastic.rendezvous.messages import JoinRequest
 from pytest_elastic.rendezvous.model import Node, natural_key, rank_order
 from pytest_elastic.rendezvous.reachability import Reachability, mutually_reachable
-from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered
+from pytest_elastic.rendezvous.vocabulary import Answered, Ask, Outcome
 from pytest_elastic.wire import Value
 
 __all__ = ["Enough", "FirstRound", "Gathering", "TooFew"]
@@ -282,9 +282,9 @@ class FirstRound(LeaderPart):
         for elder in self._left(here):
             if not elder.is_asked:
                 elder.is_asked = True
-                self._out.add(Probe(node=elder.entry))
+                self._out.add(Ask(node=elder.entry))
 
-    def take_answer(self, answer: ProbeAnswered) -> None:
+    def take_answer(self, answer: Answered) -> None:
         """Note what a dial has shown; a tombstone is the last word."""
         elder = self._elders.get(answer.incarnation)
         if elder is None or not elder.is_asked:

@@ -116,7 +116,7 @@ class Leader:
                     return self._out.take()  # beats come most often, and only move deadlines on
             case v.PeerLost(connection=connection, reason=reason):
                 self._members.lose_connection(connection, reason)
-            case v.ProbeAnswered():
+            case v.Answered():
                 self._members.take_answer(input, now)
                 self._first_round.take_answer(input)
             case v.LeaderHeard(leader=leader):

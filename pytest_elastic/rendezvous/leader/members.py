@@ -32,7 +32,7 @@ from pytest_elastic.rendezvous.leader.state import (
 from pytest_elastic.rendezvous.leases import GrantedLease, kill_s
 from pytest_elastic.rendezvous.model import Node, free_name
 from pytest_elastic.rendezvous.settings import difference
-from pytest_elastic.rendezvous.vocabulary import Outcome, Probe, ProbeAnswered
+from pytest_elastic.rendezvous.vocabulary import Answered, Ask, Outcome
 
 __all__ = ["Members"]
 
@@ -320,9 +320,9 @@ class Members(LeaderPart):
 
     def _probe(self, peer: Peer) -> None:
         """Ask a suspect's agent what has become of it."""
-        self._out.add(Probe(node=peer.node))
+        self._out.add(Ask(node=peer.node))
 
-    def take_answer(self, answer: ProbeAnswered, now: float) -> None:
+    def take_answer(self, answer: Answered, now: float) -> None:
         """Take in what dialling a suspect's agent showed."""
         peer = self.peers.get(answer.incarnation)
         if peer is None:

@@ -130,7 +130,7 @@ def words_at_the_door(draw: st.DrawFn) -> v.FollowerInput:
         v.EndHeard(record=draw(records())),
         v.Asked(connection=1, question=m.Question(run_id="r")),
         v.Asked(connection=1, question=request),
-        v.VoteAnswered(incarnation="n3", request=request, answer=vote),
+        v.Answered(incarnation="n3", outcome=v.Outcome.ALIVE, answer=vote, term=term),
     ]
     return draw(st.sampled_from(said))
 
@@ -148,7 +148,7 @@ def test_no_word_of_others_is_a_failure_of_a_follower(quorum: str, data: st.Data
     """From a process at its leader's address, or one that calls at its own port."""
     bench = FollowerBench(replace(SETTINGS, quorum=quorum))
     bench.give(v.Start(), FOUND, v.Connected())
-    votes: list[v.AskVote] = []
+    votes: list[v.Ask] = []
     for _ in range(data.draw(st.integers(1, 25))):
         match data.draw(turns()):
             case "order":
@@ -163,7 +163,7 @@ def test_no_word_of_others_is_a_failure_of_a_follower(quorum: str, data: st.Data
                 _go_on(bench, votes, data)
 
 
-def _go_on(bench: FollowerBench, votes: list[v.AskVote], data: st.DataObject) -> None:
+def _go_on(bench: FollowerBench, votes: list[v.Ask], data: st.DataObject) -> None:
     """Answer what the follower has asked for, as the driver and the agent do."""
     for command in bench.taken():
         match command:
@@ -171,7 +171,7 @@ def _go_on(bench: FollowerBench, votes: list[v.AskVote], data: st.DataObject) ->
                 bench.give(FOUND)
             case v.Dial():
                 bench.give(v.Connected())
-            case v.AskVote():
+            case v.Ask():
                 votes.append(command)
             case v.Notify(notice=ports.Fence(round=round_) | ports.StopWorkers(round=round_)):
                 bench.give(ports.WorkersGone(round=round_))
@@ -182,8 +182,9 @@ def _go_on(bench: FollowerBench, votes: list[v.AskVote], data: st.DataObject) ->
     while votes:
         asked = votes.pop()
         answered = data.draw(words_at_the_door())
-        if isinstance(answered, v.VoteAnswered):
-            bench.give(replace(answered, incarnation=asked.node.incarnation, request=asked.request))
+        if isinstance(answered, v.Answered):
+            answered = replace(answered, term=asked.term, is_pre_vote=asked.is_pre_vote)
+            bench.give(replace(answered, incarnation=asked.node.incarnation))
 
 
 @st.composite
@@ -242,5 +243,5 @@ def test_no_word_of_others_is_a_failure_of_a_leader(quorum: str, data: st.DataOb
             case _:
                 outcome = data.draw(st.sampled_from(v.Outcome))
                 number = data.draw(st.integers(1, 4))
-                probed = v.ProbeAnswered(incarnation=f"i{number}", outcome=outcome)
+                probed = v.Answered(incarnation=f"i{number}", outcome=outcome)
                 bench.give(probed)

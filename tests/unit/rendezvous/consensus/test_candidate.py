@@ -52,6 +52,17 @@ def answer_of(voter: str, **fields: Any) -> m.Answer:  # noqa: ANN401 (fields by
     return m.Answer(**{**nothing, "incarnation": voter, **fields})
 
 
+def answered(ask: v.Ask, answer: m.Answer | None) -> v.Answered:
+    """Return what comes of asking a voter; None: it says nothing."""
+    return v.Answered(
+        incarnation=ask.node.incarnation,
+        outcome=v.Outcome.SILENT if answer is None else v.Outcome.ALIVE,
+        answer=answer,
+        term=ask.term,
+        is_pre_vote=ask.is_pre_vote,
+    )
+
+
 class Bench:
     """The candidate of n2 in round 1 of n1, n2 and n3, and whom it has asked."""
 
@@ -64,7 +75,7 @@ class Bench:
         self.voter.contact_at = 99.0
         self.candidate = Candidate(SETTINGS, self.voter)
         self.now = 100.0
-        self.asked: dict[str, v.AskVote] = {}
+        self.asked: dict[str, v.Ask] = {}
 
     def stand(self, *, at_once: bool = False) -> None:
         """Begin, and let its turn come."""
@@ -88,9 +99,7 @@ class Bench:
 
     def tell(self, voter: str, answer: m.Answer | None) -> None:
         """Hand in an answer, or that there is none."""
-        request = self.asked[voter].request
-        answered = v.VoteAnswered(incarnation=voter, request=request, answer=answer)
-        self.candidate.take_answer(answered, self.now)
+        self.candidate.take_answer(answered(self.asked[voter], answer), self.now)
         self.go_on()
 
     @property
@@ -109,7 +118,7 @@ def test_it_asks_what_it_would_get_and_then_in_earnest() -> None:
     assert bench.voter.term == Term(1, "n1")
     bench.answer("n3", term=Term(7, "n9"))
     assert bench.does(Candidacy.VOTE)
-    assert bench.asked["n3"].request.term == bench.voter.term == Term(8, "n2")
+    assert bench.asked["n3"].term == bench.voter.term == Term(8, "n2")
     bench.now += 0.5
     bench.answer("n3", term=Term(8, "n2"), contact_age_s=0.25, restarts_used=2, number=4)
     elected = bench.elected
@@ -147,7 +156,7 @@ def test_it_asks_for_more_than_somebody_has_promised() -> None:
     bench = Bench()
     bench.candidate.hear_of_term(5)
     bench.stand(at_once=True)
-    assert bench.asked["n3"].request.term == Term(6, "n2")
+    assert bench.asked["n3"].term == Term(6, "n2")
 
 
 def test_one_that_was_named_asks_at_once() -> None:
@@ -227,14 +236,13 @@ def test_a_vote_of_an_earlier_try_does_not_count() -> None:
     bench.stand()
     bench.answer("n3")
     old = bench.asked["n3"]
-    assert not old.request.is_pre_vote
+    assert not old.is_pre_vote
     bench.go_on(3.0)
     bench.go_on(3.0)
     bench.answer("n3")
     assert bench.does(Candidacy.VOTE)
-    assert bench.asked["n3"].request != old.request
-    late = v.VoteAnswered(incarnation="n3", request=old.request, answer=answer_of("n3"))
-    bench.candidate.take_answer(late, bench.now)
+    assert bench.asked["n3"].term != old.term
+    bench.candidate.take_answer(answered(old, answer_of("n3")), bench.now)
     assert bench.candidate.elected is None
 
 
@@ -347,9 +355,7 @@ class Hosts:
         answer = answer_of(
             f"i{number + 1}", term=NO_TERM, base=self.voter.base, up_s=up_s, record=record
         )
-        request = self.asked[seat].request
-        answered = v.VoteAnswered(incarnation=seat, request=request, answer=answer)
-        self.candidate.take_answer(answered, 100.0)
+        self.candidate.take_answer(answered(self.asked[seat], answer), 100.0)
 
 
 def test_two_hosts_of_three_that_have_just_started_found_nothing() -> None:

@@ -96,8 +96,8 @@ class Asking:
         node = self.knows.rendezvous.node
         entry = replace(node, incarnation=incarnation)
         self.asks.questions.ask_who_leads([entry], 5.0)
-        shown: list[v.ProbeAnswered] = []
-        self.asks.questions.probe(v.Probe(node=entry), shown.append)
+        shown: list[v.Answered] = []
+        self.asks.questions.ask(v.Ask(node=entry), shown.append)
         serve_until(self.loop, lambda: bool(shown))
 
 

@@ -84,7 +84,7 @@ def test_the_tombstone_of_the_leader_lets_a_follower_stand_at_once() -> None:
     wake_at = bench.follower.wake_at()
     assert wake_at is not None
     bench.give(v.TimePassed(), wake_at)
-    assert [asked.node.incarnation for asked in bench.said(v.AskVote)] == ["i1", "i3"]
+    assert [asked.node.incarnation for asked in bench.said(v.Ask)] == ["i1", "i3"]
     assert wake_at < 1.5
 
 
@@ -103,4 +103,4 @@ def test_the_tombstone_of_another_incarnation_proves_nothing(quorum: str) -> Non
     assert bench.follower.connection is ConnectionPhase.RESTING
     bench.give(v.TimePassed(), 1.5)
     assert not bench.said(ports.JobOver)
-    assert not bench.said(v.AskVote)
+    assert not bench.said(v.Ask)

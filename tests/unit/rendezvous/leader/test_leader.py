@@ -75,7 +75,7 @@ def test_a_member_that_sends_orders_is_disconnected_and_asked() -> None:
     bench = running(1, 2, 3)
     bench.say(2, m.RecordDecided(term=TERM, number=1))
     assert v.Disconnect(connection=2) in bench.commands
-    assert [c.node.name for c in bench.commands if isinstance(c, v.Probe)] == ["n2"]
+    assert [c.node.name for c in bench.commands if isinstance(c, v.Ask)] == ["n2"]
 
 
 def test_words_of_an_unknown_connection_are_not_heard() -> None:
@@ -156,7 +156,7 @@ def test_without_its_own_agent_the_leader_ends_the_job() -> None:
     bench.give(v.PeerLost(connection=1, reason="the follower hung up"))
     assert bench.sent(m.StopRound) == [2]
     bench.say(2, ports.WorkersGone(round=1))
-    bench.give(v.ProbeAnswered(incarnation="i1", outcome=v.Outcome.REFUSED))
+    bench.give(v.Answered(incarnation="i1", outcome=v.Outcome.REFUSED))
     (append,) = bench.messages(m.AppendRecord)
     assert append.record.end is not None
     assert append.record.end.result == "lost"
@@ -180,9 +180,9 @@ def test_a_probe_that_is_answered_late_changes_nothing() -> None:
     bench = running(1, 2)
     bench.give(v.PeerLost(connection=2, reason="reset"))
     bench.say(12, bench.request(2, resumes_round=1))
-    bench.give(v.ProbeAnswered(incarnation="i2", outcome=v.Outcome.REFUSED))
+    bench.give(v.Answered(incarnation="i2", outcome=v.Outcome.REFUSED))
     assert bench.emitted(events.MemberLost) == 0
-    bench.give(v.ProbeAnswered(incarnation="i2", outcome=v.Outcome.TOMBSTONE))
+    bench.give(v.Answered(incarnation="i2", outcome=v.Outcome.TOMBSTONE))
     assert bench.emitted(events.MemberLost) == 1
 
 
@@ -194,7 +194,7 @@ def test_a_second_connection_of_a_member_replaces_the_first() -> None:
     assert bench.sent(m.JoinAccepted) == [12]
     bench.give(v.PeerLost(connection=2, reason="closed"))
     bench.expect(LeaderPhase.RUNNING)
-    assert not [c for c in bench.commands if isinstance(c, v.Probe)]
+    assert not [c for c in bench.commands if isinstance(c, v.Ask)]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_who_comes_after_finished_is_told_how_the_job_has_ended() -> None:
     assert decided.number == append.record.number
     bench.accept(3)
     bench.give(v.PeerLost(connection=3, reason="closed"))
-    assert not [c for c in bench.commands if isinstance(c, v.Finished | v.Probe)]
+    assert not [c for c in bench.commands if isinstance(c, v.Finished | v.Ask)]
     assert bench.machine.wake_at() is None
 
 
@@ -369,4 +369,4 @@ def test_not_all_are_dialled_who_say_that_they_have_promised_more() -> None:
         bench.say(number, bench.request(number, term=Term(7, f"i{number}"), meant_for="i1"))
     bench.now = 1.0
     bench.give(v.TimePassed())
-    assert 0 < len([each for each in bench.commands if isinstance(each, v.Probe)]) <= 64
+    assert 0 < len([each for each in bench.commands if isinstance(each, v.Ask)]) <= 64

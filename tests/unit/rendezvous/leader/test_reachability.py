@@ -22,7 +22,7 @@ from pytest_elastic.rendezvous.reachability import (
     mutually_reachable,
     neighbours,
 )
-from pytest_elastic.rendezvous.vocabulary import Emit, Outcome, ProbeAnswered, SendTo
+from pytest_elastic.rendezvous.vocabulary import Answered, Emit, Outcome, SendTo
 from tests.unit.rendezvous.samples import FOUNDING, entries
 
 TERM = Term(1, "n0")
@@ -149,9 +149,7 @@ class Bench:
         for probe in dialler.begin(order):
             self.dials += 1
             outcome = Outcome.ALIVE if self.reaches(name, probe.node.name) else Outcome.SILENT
-            report = dialler.take(
-                ProbeAnswered(incarnation=probe.node.incarnation, outcome=outcome)
-            )
+            report = dialler.take(Answered(incarnation=probe.node.incarnation, outcome=outcome))
         report = report or dialler.answer()
         assert report is not None, "all have been dialled"
         self.reach.take(self.peers[name], report)
