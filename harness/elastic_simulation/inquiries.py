@@ -74,7 +74,7 @@ class Inquiries:
 
         request = m.Question(run_id=self._world.config.run_id)
         for entry in peers:
-            self._ask(process, entry.incarnation, request, 5.0, tell)
+            self._ask(process, entry.incarnation, request, v.FIND_S, tell)
 
     # --- questions ---------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ The rules for a driver, of whatever kind (over sockets, the simulator's, a test'
   doubts itself before it doubts the others.
 - A follower has at most one connection. After `Hangup` or a new `Dial`, nothing more is said about
   the earlier connection: neither its messages nor its end.
-- `Dial` and `Ask` are always answered, within a lease, or as soon as they say, and so is
-  `FindLeader`, within `answer_within_s`.
+- `Dial`, `Ask` and `FindLeader` are always answered: within a lease, the time that an `Ask` gives,
+  and `FIND_S`.
 - Questions that come to the listening port are the follower's (`Asked`).
 - After `Lead` there is a leader in this process, and after `SteppedDown` there is none.
 - The follower in the leader's process is one like the others. Its connection is in memory, has a
@@ -39,6 +39,7 @@ from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.wire import Value
 
 __all__ = [
+    "FIND_S",
     "Answered",
     "Ask",
     "Asked",
@@ -262,14 +263,17 @@ class Released(Value):
     """After `JobOver`: no other node needs this node's answers any more."""
 
 
+# A registry may block for long; a dial is answered by a living host in one round trip.
+FIND_S = 5.0
+
+
 class FindLeader(Value):
     """Look the leader up in the endpoint's store (again), and ask `peers` for it.
 
-    Answered by `LeaderFound` or `LeaderNotFound` within `answer_within_s`. A leader that a peer
+    Answered by `LeaderFound` or `LeaderNotFound` within `FIND_S`. A leader that a peer
     names comes as `LeaderHeard`, at once, and the end of the job as `EndHeard`.
     """
 
-    answer_within_s: float
     peers: Sequence[Agent] = ()
 
 

@@ -260,9 +260,9 @@ class NodeRendezvous:
                     if self._leader is not None and self._leader.address.is_founding:
                         self.tell_leader(v.HandOver(reason="has ended with another leader's job"))
                 self._on_notice(notice)
-            case v.FindLeader(answer_within_s=within_s, peers=peers):
-                self._find_leader(within_s)
-                self._questions.ask_who_leads(peers, within_s)
+            case v.FindLeader(peers=peers):
+                self._find_leader()
+                self._questions.ask_who_leads(peers)
             case v.Dial(address=address, port=port):
                 self._wait_teller.dialling(command)
                 is_own = (address, port) == (self.node.address, self.node.port)
@@ -335,9 +335,9 @@ class NodeRendezvous:
         self._close_when_finished()
         self._registry.end()
 
-    def _find_leader(self, within_s: float) -> None:
+    def _find_leader(self) -> None:
         if self._leader is None:
-            self._registry.find(within_s)
+            self._registry.find(v.FIND_S)
         else:
             self.tell_follower(v.LeaderFound(leader=self._leader.address))
 

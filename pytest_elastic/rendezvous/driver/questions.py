@@ -78,7 +78,7 @@ class Questions:
         question = m.Question(run_id=self._run_id, term=ask.term, is_pre_vote=ask.is_pre_vote)
         _Call(self, ask.node, question, within_s, tell).dial()
 
-    def ask_who_leads(self, peers: Sequence[m.Agent], within_s: float) -> None:
+    def ask_who_leads(self, peers: Sequence[m.Agent]) -> None:
         """Ask all of them for the leader, and whether the job has ended."""
 
         def tell(said: m.Answer | None, _: v.Outcome) -> None:
@@ -88,7 +88,7 @@ class Questions:
                 self._tell_follower(v.LeaderHeard(leader=said.leader))
 
         for peer in peers:
-            self._ask_status(peer, within_s, tell)
+            self._ask_status(peer, v.FIND_S, tell)
 
     def ask_whether_leads(self, leader: m.LeaderAddress, tell: Callable[[bool], None]) -> None:
         """Dial an address, and tell whether the agent there says that it leads."""

@@ -28,8 +28,6 @@ __all__ = ["Connection"]
 _TOWARDS = frozenset({ConnectionPhase.DIALING, ConnectionPhase.JOINING, ConnectionPhase.JOINED})
 # How long to wait before the next try to find or dial: not felt by a person, nothing for a network.
 _RETRY_S = 0.1
-# A registry may block for long; a dial is answered by a living host in one round trip.
-_FIND_S = 5.0
 
 
 class Connection(Part):
@@ -132,7 +130,7 @@ class Connection(Part):
         """Ask for the leader."""
         self.become(ConnectionPhase.SEEKING)
         self._tried_at = now
-        self._out.add(v.FindLeader(answer_within_s=_FIND_S, peers=peers))
+        self._out.add(v.FindLeader(peers=peers))
 
     def dial(self, now: float) -> None:
         """Dial the leader that is known."""
@@ -318,7 +316,7 @@ class Connection(Part):
         if self._deadlines.is_due(self._ask_at, now):
             self._ask_at = now + self._settings.beat_interval_s
             self._deadlines.is_due(self._ask_at, now)
-            self._out.add(v.FindLeader(answer_within_s=_FIND_S, peers=peers()))
+            self._out.add(v.FindLeader(peers=peers()))
 
     def standing(self, now: float) -> tuple[m.LeaderAddress | None, float]:
         """Return the leader this node follows with a valid lease, and for how long it may hold."""
@@ -344,7 +342,7 @@ class Connection(Part):
                 self._beat(now)
                 self._ask_on(peers, now)
             case ConnectionPhase.SEEKING:
-                if is_due(self._tried_at + _FIND_S + 1.0, now):
+                if is_due(self._tried_at + v.FIND_S + 1.0, now):
                     self.rest("the registry did not answer", now)
             case ConnectionPhase.DIALING:
                 if is_due(self._tried_at + lease_s + 1.0, now):

@@ -95,7 +95,7 @@ class Asking:
         """Ask the process at the port of n2, as a follower asks its peers; wait for the answer."""
         node = self.knows.rendezvous.node
         entry = replace(node, incarnation=incarnation)
-        self.asks.questions.ask_who_leads([entry], 5.0)
+        self.asks.questions.ask_who_leads([entry])
         shown: list[v.Answered] = []
         self.asks.questions.ask(v.Ask(node=entry), shown.append)
         serve_until(self.loop, lambda: bool(shown))
