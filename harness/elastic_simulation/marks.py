@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from elastic_simulation.process import Process, Surroundings
 from pytest_elastic.rendezvous.consensus.records import KnownJob, Mark
-from pytest_elastic.rendezvous.machine import ConnectionPhase
+from pytest_elastic.rendezvous.follower.connection import ConnectionPhase
 
 __all__ = ["Marks"]
 

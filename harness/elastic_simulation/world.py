@@ -31,7 +31,7 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import Term, founding_record
-from pytest_elastic.rendezvous.machine import LeaderPhase
+from pytest_elastic.rendezvous.leader.state import LeaderPhase
 from pytest_elastic.rendezvous.model import Assignment, Node, Settings
 from pytest_elastic.wire import Message
 

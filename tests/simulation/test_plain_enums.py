@@ -6,7 +6,7 @@ import enum
 
 from elastic_simulation.plain_enums import plain_enums
 
-from pytest_elastic.rendezvous.machine import ConnectionPhase as Phase
+from pytest_elastic.rendezvous.follower.connection import ConnectionPhase as Phase
 
 
 def test_the_hook_of_enumerations_is_away_for_so_long() -> None:

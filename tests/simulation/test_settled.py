@@ -14,10 +14,10 @@ from elastic_simulation.random_faults.plan import QUORUMS, Options, draw_plan
 from elastic_simulation.random_faults.plan_run import run_plan
 
 from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.follower.connection import ConnectionPhase
 from pytest_elastic.rendezvous.follower.follower import Follower
 from pytest_elastic.rendezvous.leader.leader import Leader
 from pytest_elastic.rendezvous.leader.members import Members
-from pytest_elastic.rendezvous.machine import ConnectionPhase
 from tests.simulation.planting import after
 
 SEEDS = range(20)

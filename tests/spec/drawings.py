@@ -7,14 +7,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TypeVar
 
-from pytest_elastic.rendezvous.machine import (
-    CONNECTION_ALLOWED,
-    GROUP_ALLOWED,
-    LEADER_ALLOWED,
-    ConnectionPhase,
-    GroupPhase,
-    LeaderPhase,
-)
+from pytest_elastic.rendezvous.follower.connection import CONNECTION_ALLOWED, ConnectionPhase
+from pytest_elastic.rendezvous.follower.worker_group import GROUP_ALLOWED, GroupPhase
+from pytest_elastic.rendezvous.leader.state import LEADER_ALLOWED, LeaderPhase
 
 __all__ = ["DRAWINGS", "as_block"]
 

@@ -6,7 +6,7 @@ from elastic_simulation.world import World
 
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
-from pytest_elastic.rendezvous.machine import ConnectionPhase
+from pytest_elastic.rendezvous.follower.connection import ConnectionPhase
 from tests.spec.test_r11_succession import led, succeeding
 from tests.spec.test_the_end_of_successors import result, succeed
 

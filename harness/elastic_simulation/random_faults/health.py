@@ -16,7 +16,8 @@ from elastic_simulation.process import Process
 from elastic_simulation.world import World
 from pytest_elastic.rendezvous.consensus.records import Record
 from pytest_elastic.rendezvous.consensus.voter import Voter
-from pytest_elastic.rendezvous.machine import ConnectionPhase, LeaderPhase
+from pytest_elastic.rendezvous.follower.connection import ConnectionPhase
+from pytest_elastic.rendezvous.leader.state import LeaderPhase
 from pytest_elastic.rendezvous.vocabulary import Outcome
 
 __all__ = ["SLOWEST_CLOCK", "Exemption", "Health", "health_of", "seems_over"]

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from pytest_elastic.events.model import StillWaiting
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.follower.connection import ConnectionPhase
 from pytest_elastic.rendezvous.follower.follower import Follower
+from pytest_elastic.rendezvous.follower.worker_group import GroupPhase
 from pytest_elastic.rendezvous.leader.leader import Leader
-from pytest_elastic.rendezvous.leader.state import Peer
-from pytest_elastic.rendezvous.machine import ConnectionPhase, GroupPhase, LeaderPhase
+from pytest_elastic.rendezvous.leader.state import LeaderPhase, Peer
 from pytest_elastic.rendezvous.messages import Standby
 from pytest_elastic.rendezvous.model import Settings, natural_key
 

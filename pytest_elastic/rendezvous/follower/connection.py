@@ -8,6 +8,7 @@ the follower's business.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 
 from msgspec.structs import asdict, replace
 
@@ -15,19 +16,50 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.voter import Voter
 from pytest_elastic.rendezvous.leases import HeldLease
-from pytest_elastic.rendezvous.machine import (
-    CONNECTION_ALLOWED,
-    ConnectionPhase,
-    Part,
-    Shared,
-)
+from pytest_elastic.rendezvous.machine import Part, Shared
 from pytest_elastic.rendezvous.model import Node
 
-__all__ = ["Connection"]
+__all__ = ["CONNECTION_ALLOWED", "Connection", "ConnectionPhase"]
 
-_TOWARDS = frozenset({ConnectionPhase.DIALING, ConnectionPhase.JOINING, ConnectionPhase.JOINED})
 # How long to wait before the next try to find or dial: not felt by a person, nothing for a network.
 _RETRY_S = 0.1
+
+
+class ConnectionPhase(Enum):
+    """What stands between a node and its leader."""
+
+    __hash__ = object.__hash__  # Enum hashes by name, in Python, at every look into a set
+
+    UNSTARTED = "unstarted"
+    SEEKING = "seeking"  # the registry, and other nodes, were asked for the leader
+    DIALING = "dialing"
+    JOINING = "joining"  # connected; the join request was sent
+    JOINED = "joined"  # heartbeats run, orders hold
+    RESTING = "resting"  # the next try comes after a pause, or when workers are gone
+    OVER = "over"  # the agent was told that the job is over here
+
+
+CONNECTION_ALLOWED: dict[ConnectionPhase, frozenset[ConnectionPhase]] = {
+    ConnectionPhase.UNSTARTED: frozenset({ConnectionPhase.SEEKING, ConnectionPhase.OVER}),
+    ConnectionPhase.SEEKING: frozenset(
+        {ConnectionPhase.DIALING, ConnectionPhase.RESTING, ConnectionPhase.OVER}
+    ),
+    ConnectionPhase.DIALING: frozenset(
+        {ConnectionPhase.JOINING, ConnectionPhase.RESTING, ConnectionPhase.OVER}
+    ),
+    ConnectionPhase.JOINING: frozenset(
+        {ConnectionPhase.JOINED, ConnectionPhase.RESTING, ConnectionPhase.OVER}
+    ),
+    ConnectionPhase.JOINED: frozenset(
+        {ConnectionPhase.DIALING, ConnectionPhase.RESTING, ConnectionPhase.OVER}
+    ),
+    ConnectionPhase.RESTING: frozenset(
+        {ConnectionPhase.SEEKING, ConnectionPhase.DIALING, ConnectionPhase.OVER}
+    ),
+    ConnectionPhase.OVER: frozenset(),
+}
+
+_TOWARDS = frozenset({ConnectionPhase.DIALING, ConnectionPhase.JOINING, ConnectionPhase.JOINED})
 
 
 class Connection(Part):

@@ -13,10 +13,10 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import End, Record
 from pytest_elastic.rendezvous.consensus.voter import Voter
-from pytest_elastic.rendezvous.follower.connection import Connection
+from pytest_elastic.rendezvous.follower.connection import Connection, ConnectionPhase
 from pytest_elastic.rendezvous.follower.elections import Elections
 from pytest_elastic.rendezvous.follower.worker_group import WorkerGroup
-from pytest_elastic.rendezvous.machine import ConnectionPhase, Part, Shared
+from pytest_elastic.rendezvous.machine import Part, Shared
 from pytest_elastic.rendezvous.model import Settings
 
 __all__ = ["Departure", "leave_timeout_s"]

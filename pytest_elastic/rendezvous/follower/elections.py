@@ -12,10 +12,10 @@ from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous.consensus.candidate import Candidacy, Candidate
 from pytest_elastic.rendezvous.consensus.voter import Voter
-from pytest_elastic.rendezvous.follower.connection import Connection
+from pytest_elastic.rendezvous.follower.connection import Connection, ConnectionPhase
 from pytest_elastic.rendezvous.follower.worker_group import WorkerGroup
 from pytest_elastic.rendezvous.leases import announced_within_s
-from pytest_elastic.rendezvous.machine import ConnectionPhase, Part, Shared
+from pytest_elastic.rendezvous.machine import Part, Shared
 from pytest_elastic.rendezvous.vocabulary import Bootstrap, Lead
 
 __all__ = ["Elections"]

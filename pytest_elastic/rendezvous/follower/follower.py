@@ -23,11 +23,11 @@ from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.candidate import Candidate
 from pytest_elastic.rendezvous.consensus.records import End, KnownJob
 from pytest_elastic.rendezvous.consensus.voter import Voter
-from pytest_elastic.rendezvous.follower.connection import Connection
+from pytest_elastic.rendezvous.follower.connection import Connection, ConnectionPhase
 from pytest_elastic.rendezvous.follower.departure import Departure
 from pytest_elastic.rendezvous.follower.elections import Elections
-from pytest_elastic.rendezvous.follower.worker_group import WorkerGroup
-from pytest_elastic.rendezvous.machine import ConnectionPhase, GroupPhase, Shared
+from pytest_elastic.rendezvous.follower.worker_group import GroupPhase, WorkerGroup
+from pytest_elastic.rendezvous.machine import Shared
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.reachability import PeerDials
 

@@ -6,20 +6,16 @@ and said again whenever this node is taken in; the leader knows what it has hear
 
 from __future__ import annotations
 
+from enum import Enum
+
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.consensus.records import Record
 from pytest_elastic.rendezvous.follower.connection import Connection
-from pytest_elastic.rendezvous.machine import (
-    GROUP_ALLOWED,
-    WITH_WORKERS,
-    GroupPhase,
-    Part,
-    Shared,
-)
+from pytest_elastic.rendezvous.machine import Part, Shared
 from pytest_elastic.rendezvous.model import Assignment
 
-__all__ = ["WorkerGroup"]
+__all__ = ["GROUP_ALLOWED", "WITH_WORKERS", "GroupPhase", "WorkerGroup"]
 
 _Report = (
     ports.GroupFailed
@@ -28,6 +24,35 @@ _Report = (
     | ports.StoreOpened
     | ports.StoreFailed
 )
+
+
+class GroupPhase(Enum):
+    """What a node's worker group is in the middle of."""
+
+    __hash__ = object.__hash__
+
+    NONE = "none"  # in no round
+    ACCEPTED = "accepted"  # has accepted a round, waits for its start; no worker
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"  # its workers ended with status 0
+    STOPPING = "stopping"  # its workers are being stopped as ordered
+    GONE = "gone"  # its workers are gone, as ordered
+    FENCING = "fencing"  # its workers are being killed: the round goes on without us, or may
+
+
+GROUP_ALLOWED: dict[GroupPhase, frozenset[GroupPhase]] = {
+    GroupPhase.NONE: frozenset({GroupPhase.ACCEPTED}),
+    GroupPhase.ACCEPTED: frozenset({GroupPhase.RUNNING, GroupPhase.GONE, GroupPhase.NONE}),
+    GroupPhase.RUNNING: frozenset(
+        {GroupPhase.SUCCEEDED, GroupPhase.STOPPING, GroupPhase.GONE, GroupPhase.FENCING}
+    ),
+    GroupPhase.SUCCEEDED: frozenset({GroupPhase.STOPPING, GroupPhase.GONE, GroupPhase.FENCING}),
+    GroupPhase.STOPPING: frozenset({GroupPhase.GONE, GroupPhase.FENCING}),
+    GroupPhase.GONE: frozenset({GroupPhase.ACCEPTED, GroupPhase.NONE}),
+    GroupPhase.FENCING: frozenset({GroupPhase.NONE}),
+}
+
+WITH_WORKERS = frozenset({GroupPhase.RUNNING, GroupPhase.STOPPING})
 
 
 class WorkerGroup(Part):

@@ -29,15 +29,16 @@ from pytest_elastic.rendezvous.leader.gathering import Enough, FirstRound, Gathe
 from pytest_elastic.rendezvous.leader.members import Members
 from pytest_elastic.rendezvous.leader.rounds import Rounds
 from pytest_elastic.rendezvous.leader.state import (
+    LEADER_ALLOWED,
     Change,
     Here,
+    LeaderPhase,
     LeaderShared,
     Peer,
     Standing,
     Suspected,
     Went,
 )
-from pytest_elastic.rendezvous.machine import LEADER_ALLOWED, LeaderPhase
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.reachability import Reachability
 

@@ -20,12 +20,14 @@ from pytest_elastic.rendezvous.model import Failure, Node, no_restart_left
 from pytest_elastic.wire import Value
 
 __all__ = [
+    "LEADER_ALLOWED",
     "Budget",
     "Cause",
     "Change",
     "Departed",
     "Here",
     "LeaderPart",
+    "LeaderPhase",
     "LeaderShared",
     "Peer",
     "Round",
@@ -62,6 +64,35 @@ class LeaderPart(Part):
     def _is_own(self, peer: Peer) -> bool:
         """Tell whether a peer is the leader's own node, which needs no lease."""
         return peer.node.incarnation == self._own.incarnation
+
+
+class LeaderPhase(Enum):
+    """What a leader is doing with its job."""
+
+    __hash__ = object.__hash__
+
+    GATHERING = "gathering"  # no round; waits until enough members are ready
+    STARTING = "starting"  # a round is proposed; waits until it may be started
+    RUNNING = "running"  # workers run
+    STOPPING = "stopping"  # waits until every worker is gone, or its node lost
+    ENDING = "ending"  # the end is proposed; waits until all reachable nodes have it
+    OVER = "over"  # the end is decided and told; answers late comers
+    DEPOSED = "deposed"  # leads no more
+
+
+LEADER_ALLOWED: dict[LeaderPhase, frozenset[LeaderPhase]] = {
+    LeaderPhase.GATHERING: frozenset(
+        {LeaderPhase.STARTING, LeaderPhase.ENDING, LeaderPhase.DEPOSED}
+    ),
+    LeaderPhase.STARTING: frozenset(
+        {LeaderPhase.RUNNING, LeaderPhase.GATHERING, LeaderPhase.DEPOSED}
+    ),
+    LeaderPhase.RUNNING: frozenset({LeaderPhase.STOPPING, LeaderPhase.ENDING, LeaderPhase.DEPOSED}),
+    LeaderPhase.STOPPING: frozenset({LeaderPhase.GATHERING, LeaderPhase.DEPOSED}),
+    LeaderPhase.ENDING: frozenset({LeaderPhase.OVER, LeaderPhase.DEPOSED}),
+    LeaderPhase.OVER: frozenset(),
+    LeaderPhase.DEPOSED: frozenset(),
+}
 
 
 class Standing(Enum):

@@ -17,7 +17,7 @@ from pytest_elastic.credentials import Credentials
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous.consensus.records import founding_record, seat_of
 from pytest_elastic.rendezvous.driver.questions import Questions
-from pytest_elastic.rendezvous.machine import ConnectionPhase
+from pytest_elastic.rendezvous.follower.connection import ConnectionPhase
 from pytest_elastic.rendezvous.messages import LeaderAddress, is_believable
 from pytest_elastic.rendezvous.model import Node, Settings
 from pytest_elastic.rendezvous.ports import EndpointStore

@@ -10,8 +10,9 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import End, Record, Term
+from pytest_elastic.rendezvous.follower.connection import ConnectionPhase
 from pytest_elastic.rendezvous.follower.follower import Follower
-from pytest_elastic.rendezvous.machine import ConnectionPhase, GroupPhase
+from pytest_elastic.rendezvous.follower.worker_group import GroupPhase
 from pytest_elastic.rendezvous.model import Node, Settings
 from tests.unit.rendezvous.samples import FOUNDING, decided, leader_address, record_of
 

@@ -11,13 +11,9 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import NO_TERM, Term
+from pytest_elastic.rendezvous.follower.connection import CONNECTION_ALLOWED, ConnectionPhase
 from pytest_elastic.rendezvous.follower.follower import Follower
-from pytest_elastic.rendezvous.machine import (
-    CONNECTION_ALLOWED,
-    GROUP_ALLOWED,
-    ConnectionPhase,
-    GroupPhase,
-)
+from pytest_elastic.rendezvous.follower.worker_group import GROUP_ALLOWED, GroupPhase
 from tests.unit.rendezvous.follower.bench import (
     ACCEPTED,
     APPEND,

@@ -9,7 +9,8 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import Term
-from pytest_elastic.rendezvous.machine import ConnectionPhase, GroupPhase
+from pytest_elastic.rendezvous.follower.connection import ConnectionPhase
+from pytest_elastic.rendezvous.follower.worker_group import GroupPhase
 from tests.unit.rendezvous.follower.bench import (
     ACCEPTED,
     FOUND,

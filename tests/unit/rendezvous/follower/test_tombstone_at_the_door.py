@@ -10,8 +10,8 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import Configuration, Record, Term, founding_record
+from pytest_elastic.rendezvous.follower.connection import ConnectionPhase
 from pytest_elastic.rendezvous.follower.follower import Follower
-from pytest_elastic.rendezvous.machine import ConnectionPhase
 from pytest_elastic.rendezvous.model import Node, Settings
 
 TERM = Term(1, "i1")

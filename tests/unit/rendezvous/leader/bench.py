@@ -14,7 +14,7 @@ from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import Term, founding_record
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.leader.leader import Leader
-from pytest_elastic.rendezvous.machine import LeaderPhase
+from pytest_elastic.rendezvous.leader.state import LeaderPhase
 from pytest_elastic.rendezvous.model import Node, Settings
 
 __all__ = ["TERM", "Bench", "node", "running"]

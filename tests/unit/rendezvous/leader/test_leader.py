@@ -12,7 +12,7 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import Term
-from pytest_elastic.rendezvous.machine import LEADER_ALLOWED, LeaderPhase
+from pytest_elastic.rendezvous.leader.state import LEADER_ALLOWED, LeaderPhase
 from tests.unit.rendezvous.leader.bench import TERM, Bench, node, running
 from tests.unit.rendezvous.samples import leader_address
 

@@ -14,7 +14,7 @@ from pytest_elastic.backends.threaded_store import ThreadedStore
 from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous.consensus.records import Term, founding_record, seat_of
 from pytest_elastic.rendezvous.consensus.replication import Recovered
-from pytest_elastic.rendezvous.machine import ConnectionPhase
+from pytest_elastic.rendezvous.follower.connection import ConnectionPhase
 from pytest_elastic.rendezvous.messages import LeaderAddress
 from pytest_elastic.rendezvous.model import Settings
 from pytest_elastic.rendezvous.registries.announcer import Announcer, Hosts

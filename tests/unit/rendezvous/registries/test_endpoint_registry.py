@@ -18,7 +18,7 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import KnownJob
 from pytest_elastic.rendezvous.driver.questions import Questions
-from pytest_elastic.rendezvous.machine import ConnectionPhase
+from pytest_elastic.rendezvous.follower.connection import ConnectionPhase
 from pytest_elastic.rendezvous.messages import LeaderAddress
 from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.rendezvous.ports import STORE_S
