@@ -49,11 +49,11 @@ from pytest_elastic.rendezvous.driver.questions import Questions
 from pytest_elastic.rendezvous.follower.departure import leave_timeout_s
 from pytest_elastic.rendezvous.leases import kill_s
 from pytest_elastic.rendezvous.messages import Answer, encode
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.rendezvous.registries.endpoint_registry import EndpointRegistry
 from pytest_elastic.rendezvous.registries.mark_file import MarkFile
 from pytest_elastic.rendezvous.registries.registry import Registry
-from pytest_elastic.rendezvous.settings import QuorumChoice
+from pytest_elastic.rendezvous.settings import QuorumChoice, Settings
 from pytest_elastic.workers.affinity import choose_cpus
 from pytest_elastic.workers.error_file import WorkerError, forward_error_file, write_error_file
 from pytest_elastic.workers.keeper_client import AdoptedKeeper, Keeper

@@ -22,7 +22,7 @@ _MIN_PORTS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RendezvousConf:
-    """What `--rdzv-conf` may say; durations in seconds (see `rendezvous.model.Settings`).
+    """What `--rdzv-conf` may say; durations in seconds (see `rendezvous.settings.Settings`).
 
     The lease, the join timeout and the last call are a user's to think about. What else has to do
     with time follows from the lease (`FROM_LEASE`), unless it is given.

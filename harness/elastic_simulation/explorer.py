@@ -28,7 +28,7 @@ from elastic_simulation.random_faults.health import health_of, seems_over
 from elastic_simulation.random_faults.plan_run import finish_what_is_done
 from elastic_simulation.world import World, settings
 from elastic_simulation.worlds import world_class
-from pytest_elastic.rendezvous.model import Settings
+from pytest_elastic.rendezvous.settings import Settings
 from pytest_elastic.wire import Value
 
 __all__ = ["SITUATIONS", "Exploration", "Found", "Situation", "explore", "play"]

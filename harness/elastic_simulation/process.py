@@ -21,7 +21,8 @@ from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.follower.follower import Follower
 from pytest_elastic.rendezvous.leader.leader import Leader
 from pytest_elastic.rendezvous.messages import LeaderAddress
-from pytest_elastic.rendezvous.model import Assignment, Failure, Node, Settings
+from pytest_elastic.rendezvous.model import Assignment, Failure, Node
+from pytest_elastic.rendezvous.settings import Settings
 from pytest_elastic.wire import Message
 
 __all__ = ["Direction", "Pipe", "PlayedAgent", "Process", "Surroundings"]

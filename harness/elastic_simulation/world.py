@@ -32,7 +32,8 @@ from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import Term, founding_record
 from pytest_elastic.rendezvous.leader.state import LeaderPhase
-from pytest_elastic.rendezvous.model import Assignment, Node, Settings
+from pytest_elastic.rendezvous.model import Assignment, Node
+from pytest_elastic.rendezvous.settings import Settings
 from pytest_elastic.wire import Message
 
 __all__ = ["World", "settings"]

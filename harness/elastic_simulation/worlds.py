@@ -6,7 +6,7 @@ from typing import Any
 
 from elastic_simulation.granted import GrantedWorld
 from elastic_simulation.world import World, settings
-from pytest_elastic.rendezvous.model import Settings
+from pytest_elastic.rendezvous.settings import Settings
 
 __all__ = ["formed", "new_world", "world_class"]
 

@@ -13,9 +13,10 @@ from pytest_elastic.backends.registry_place import RegistryCalls, Where
 from pytest_elastic.credentials import Credentials
 from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import vocabulary as v
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.rendezvous.registries.key_holder import KeyHolder
 from pytest_elastic.rendezvous.registries.registry import NodeSide
+from pytest_elastic.rendezvous.settings import Settings
 from pytest_elastic.rendezvous.vocabulary import WriteRecord
 
 __all__ = ["KeyRegistry"]

@@ -37,9 +37,9 @@ from pytest_elastic.rdzv_conf import RendezvousConf, parse_rdzv_conf
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.driver.driver import NodeRendezvous
 from pytest_elastic.rendezvous.driver.own_place import OwnPlace
-from pytest_elastic.rendezvous.model import Assignment, Node, Settings
+from pytest_elastic.rendezvous.model import Assignment, Node
 from pytest_elastic.rendezvous.registries.endpoint_registry import EndpointRegistry
-from pytest_elastic.rendezvous.settings import settings_of
+from pytest_elastic.rendezvous.settings import Settings, settings_of
 from pytest_elastic.workers.store.name_lookup import name_or_address
 from pytest_elastic.workers.store.own_address import address_as_said, address_towards, known_here
 

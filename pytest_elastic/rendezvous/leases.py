@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from pytest_elastic.rendezvous.model import Settings
+from pytest_elastic.rendezvous.settings import Settings
 
 __all__ = ["GrantedLease", "HeldLease", "announced_within_s", "kill_s"]
 

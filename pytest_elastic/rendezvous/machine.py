@@ -10,8 +10,8 @@ from typing import Any
 
 from pytest_elastic.events.model import Event
 from pytest_elastic.rendezvous.messages import Answer, Order, Report
-from pytest_elastic.rendezvous.model import Settings
 from pytest_elastic.rendezvous.ports import Notice
+from pytest_elastic.rendezvous.settings import Settings
 from pytest_elastic.rendezvous.vocabulary import (
     Disconnect,
     Emit,

@@ -1,4 +1,4 @@
-"""The values a rendezvous is about: nodes and their order, settings, failures, rounds.
+"""The values a rendezvous is about: nodes and their order, failures, rounds.
 
 Ranks are positions in the roster: contiguous, the same on every node, and as stable as possible
 (R9). Survivors keep their order. A node that comes back under its old name takes its old place. New
@@ -17,7 +17,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pytest_elastic.errors import UsageError
 from pytest_elastic.wire import Integer, Value
 
 __all__ = [
@@ -25,9 +24,7 @@ __all__ = [
     "Assignment",
     "Failure",
     "Node",
-    "Settings",
     "free_name",
-    "has_beats",
     "natural_key",
     "no_restart_left",
     "rank_order",
@@ -58,91 +55,6 @@ class Node(Value, kw_only=True):
     def named(self, name: str) -> Node:
         """Return the node under a name."""
         return self if name == self.name else replace(self, name=name)
-
-
-def has_beats(lease_s: float, beat_interval_s: float, beats: int) -> bool:
-    """Tell whether a lease is so many beats long: 1.2 s are three of 0.4 s, whatever floats say."""
-    return lease_s >= beats * beat_interval_s * (1 - 1e-9)
-
-
-class Settings(Value):
-    """What all nodes of a job must agree on; compared by digest when they meet (R14).
-
-    All durations in seconds. `beat_interval_s` and `lease_s`: see R6. `last_call_s`: how long a
-    first round below max_nodes stays open (R1). `join_timeout_s`: how long a job waits below
-    min_nodes. `shutdown_timeout_s`: grace between stop and kill; `failure_grace_s`: that where a
-    worker failed or a member was lost, as others may wait for it in a collective (R2).
-    `kill_timeout_s`: what killed processes may take to be gone before a member is evicted (R2).
-    `min_round_s`: shortest round that counts as progress (R3) and shortest time between rounds made
-    for newcomers (R7).
-    `newcomer_window_s`: how long, from the first arrival, newcomers are gathered (R7).
-    `linger_s`: how long an ending job answers peers (R10). `drift_s` is d of R6: the margin for
-    clock drift and killing. `store_timeout_s`: how long group rank 0 may take to open a worker
-    store (R8). `quorum`: which voters allow a leader to decide (R12), "coordinator" (itself) or
-    "majority" (a majority of the voters of the last record, which also elects a successor).
-    `endpoints`: where nodes meet if that is in several places, "" if it is in one (R12).
-    """
-
-    run_id: str
-    min_nodes: int
-    max_nodes: int
-    max_restarts: int
-    beat_interval_s: float = 1.0
-    lease_s: float = 5.0
-    drift_s: float = 0.5
-    last_call_s: float = 30.0
-    join_timeout_s: float = 600.0
-    shutdown_timeout_s: float = 30.0
-    failure_grace_s: float = 3.0
-    kill_timeout_s: float = 60.0
-    min_round_s: float = 5.0
-    newcomer_window_s: float = 1.0
-    linger_s: float = 5.0
-    store_timeout_s: float = 1.0
-    quorum: str = "coordinator"
-    endpoints: str = ""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.min_nodes <= self.max_nodes:
-            raise UsageError(
-                f"a job of {self.min_nodes} to {self.max_nodes} nodes is impossible: "
-                "1 <= MIN <= MAX is expected (--nnodes=MIN:MAX)"
-            )
-        if not has_beats(self.lease_s, self.beat_interval_s, 2):
-            raise UsageError(
-                f"a lease of {self.lease_s:g} s with a beat every {self.beat_interval_s:g} s would "
-                "be lost by one late beat: lease must be at least twice the beat interval"
-            )
-        if self.quorum not in {"coordinator", "majority", "granted"}:
-            raise UsageError(
-                f"quorum={self.quorum!r} is not known: 'coordinator' or 'majority' is expected"
-            )
-        if self.has_succession and not has_beats(self.lease_s, self.beat_interval_s, 3):
-            raise UsageError(
-                f"a lease of {self.lease_s:g} s with a beat every {self.beat_interval_s:g} s is "
-                "too short for quorum=majority, where a leader's own lease is a beat old when "
-                "it grants one: lease must be at least three times the beat interval"
-            )
-
-    @property
-    def has_succession(self) -> bool:
-        """Whether the members elect a successor of their leader (R11)."""
-        return self.quorum == "majority"
-
-    @property
-    def could_be_two(self) -> bool:
-        """Whether two groups of nodes could both be large enough for a job (R12)."""
-        return 2 * self.min_nodes <= self.max_nodes
-
-    @property
-    def is_granted(self) -> bool:
-        """Whether an external service, such as etcd, names the leader and may name another."""
-        return self.quorum == "granted"
-
-    @property
-    def outlives_coordinator(self) -> bool:
-        """Whether the job can go on under another leader."""
-        return self.has_succession or self.is_granted
 
 
 # What torch writes for a missing error file or signal.

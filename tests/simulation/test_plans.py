@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 from elastic_simulation.random_faults.campaign import Finding, finding_of, shrink
 from elastic_simulation.random_faults.plan import KINDS, InjectedFault, Plan, draw_plan
 
-from pytest_elastic.rendezvous.model import Settings
+from pytest_elastic.rendezvous.settings import Settings
 from tests.simulation.planted import PLANTED
 
 BLOWS = st.lists(

@@ -13,7 +13,7 @@ from pytest_elastic.events import model as events
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous.consensus.records import Term
 from pytest_elastic.rendezvous.messages import LeaderAddress
-from pytest_elastic.rendezvous.model import Settings
+from pytest_elastic.rendezvous.settings import Settings
 from tests.spec.words import asks_for_a_vote, has_accepted_the_end, is_of_moment
 
 WAYS = {

@@ -9,8 +9,7 @@ from elastic_simulation.worlds import formed
 
 from pytest_elastic.errors import UsageError
 from pytest_elastic.rdzv_conf import RendezvousConf
-from pytest_elastic.rendezvous.model import Settings
-from pytest_elastic.rendezvous.settings import choose_quorum
+from pytest_elastic.rendezvous.settings import Settings, choose_quorum
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from pytest_elastic.rendezvous.model import Settings
+from pytest_elastic.rendezvous.settings import Settings
 
 __all__ = ["AIMED", "KINDS", "NAMED", "QUORUMS", "InjectedFault", "Options", "Plan", "draw_plan"]
 

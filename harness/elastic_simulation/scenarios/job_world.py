@@ -13,7 +13,7 @@ from elastic_simulation.scenarios.training import Script, Training
 from elastic_simulation.world import World
 from pytest_elastic.agent import messages as a
 from pytest_elastic.events.model import Event
-from pytest_elastic.rendezvous.model import Settings
+from pytest_elastic.rendezvous.settings import Settings
 
 __all__ = ["JobWorld", "ModelledAgent"]
 

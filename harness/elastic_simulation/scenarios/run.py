@@ -43,8 +43,7 @@ from pytest_elastic.errors import UsageError
 from pytest_elastic.events.model import Event, Record
 from pytest_elastic.loop import Timer
 from pytest_elastic.rdzv_conf import parse_rdzv_conf
-from pytest_elastic.rendezvous.model import Settings
-from pytest_elastic.rendezvous.settings import settings_of
+from pytest_elastic.rendezvous.settings import Settings, settings_of
 
 if TYPE_CHECKING:
     from elastic_harness.cluster.cluster import ClusterEvent

@@ -18,7 +18,8 @@ from pytest_elastic.rendezvous.consensus.records import Record, Term
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.consensus.voter import Voter
 from pytest_elastic.rendezvous.leases import announced_within_s
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node
+from pytest_elastic.rendezvous.settings import Settings
 from pytest_elastic.rendezvous.vocabulary import Answered, Ask
 
 __all__ = ["CANDIDATE_ALLOWED", "Candidacy", "Candidate"]

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from pytest_elastic.rendezvous.consensus.records import Configuration, Mark, Record, Term
 from pytest_elastic.rendezvous.messages import AppendRecord, RecordDecided
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node
+from pytest_elastic.rendezvous.settings import Settings
 from pytest_elastic.wire import Value
 
 __all__ = ["Recovered", "Replication"]

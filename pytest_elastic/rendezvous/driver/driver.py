@@ -31,8 +31,9 @@ from pytest_elastic.rendezvous.driver.questions import Questions
 from pytest_elastic.rendezvous.driver.waiting import WaitTeller
 from pytest_elastic.rendezvous.follower.follower import Follower
 from pytest_elastic.rendezvous.leader.leader import Leader
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.rendezvous.registries.registry import Registry
+from pytest_elastic.rendezvous.settings import Settings
 
 __all__ = ["NodeRendezvous"]
 

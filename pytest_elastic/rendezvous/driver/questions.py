@@ -17,7 +17,7 @@ from pytest_elastic.loop import Loop, Timer
 from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import is_seat
-from pytest_elastic.rendezvous.model import Settings
+from pytest_elastic.rendezvous.settings import Settings
 
 __all__ = ["Questions", "outcome_of"]
 

@@ -18,7 +18,8 @@ from pytest_elastic.rendezvous.follower.worker_group import GroupPhase
 from pytest_elastic.rendezvous.leader.leader import Leader
 from pytest_elastic.rendezvous.leader.state import LeaderPhase, Peer
 from pytest_elastic.rendezvous.messages import Standby
-from pytest_elastic.rendezvous.model import Settings, natural_key
+from pytest_elastic.rendezvous.model import natural_key
+from pytest_elastic.rendezvous.settings import Settings
 
 __all__ = ["Awaited", "WaitTeller", "Waiting"]
 

@@ -17,7 +17,7 @@ from pytest_elastic.rendezvous.follower.connection import Connection, Connection
 from pytest_elastic.rendezvous.follower.elections import Elections
 from pytest_elastic.rendezvous.follower.worker_group import WorkerGroup
 from pytest_elastic.rendezvous.machine import Part, Shared
-from pytest_elastic.rendezvous.model import Settings
+from pytest_elastic.rendezvous.settings import Settings
 
 __all__ = ["Departure", "leave_timeout_s"]
 

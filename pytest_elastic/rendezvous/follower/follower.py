@@ -28,8 +28,9 @@ from pytest_elastic.rendezvous.follower.departure import Departure
 from pytest_elastic.rendezvous.follower.elections import Elections
 from pytest_elastic.rendezvous.follower.worker_group import GroupPhase, WorkerGroup
 from pytest_elastic.rendezvous.machine import Shared
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.rendezvous.reachability import PeerDials
+from pytest_elastic.rendezvous.settings import Settings
 
 __all__ = ["Follower"]
 

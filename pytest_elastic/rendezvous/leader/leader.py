@@ -39,8 +39,9 @@ from pytest_elastic.rendezvous.leader.state import (
     Suspected,
     Went,
 )
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.rendezvous.reachability import Reachability
+from pytest_elastic.rendezvous.settings import Settings
 
 __all__ = ["Leader"]
 

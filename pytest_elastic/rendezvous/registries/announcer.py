@@ -19,9 +19,10 @@ from pytest_elastic.rendezvous.consensus.records import founding_record, seat_of
 from pytest_elastic.rendezvous.driver.questions import Questions
 from pytest_elastic.rendezvous.follower.connection import ConnectionPhase
 from pytest_elastic.rendezvous.messages import LeaderAddress, is_believable
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.rendezvous.ports import EndpointStore
 from pytest_elastic.rendezvous.registries.registry import NodeSide, as_text, key_of, read_text
+from pytest_elastic.rendezvous.settings import Settings
 from pytest_elastic.rendezvous.vocabulary import Bootstrap
 
 __all__ = ["Announcer", "Hosts"]

@@ -20,11 +20,12 @@ from pytest_elastic.rendezvous.consensus.records import Mark, founding_record
 from pytest_elastic.rendezvous.driver.questions import Questions
 from pytest_elastic.rendezvous.follower.connection import ConnectionPhase
 from pytest_elastic.rendezvous.messages import LeaderAddress
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.rendezvous.ports import STORE_S
 from pytest_elastic.rendezvous.registries.announcer import Announcer, Hosts
 from pytest_elastic.rendezvous.registries.mark_file import MarkFile
 from pytest_elastic.rendezvous.registries.registry import NodeSide, key_of, read_text, why_unread
+from pytest_elastic.rendezvous.settings import Settings
 from pytest_elastic.rendezvous.vocabulary import Bootstrap, LeaderFound, WriteRecord
 
 __all__ = ["EndpointRegistry"]

@@ -16,13 +16,13 @@ from pytest_elastic.rendezvous import messages as m
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import Record, Term, founding_record
 from pytest_elastic.rendezvous.consensus.replication import Recovered
-from pytest_elastic.rendezvous.model import Settings
 from pytest_elastic.rendezvous.registries.registry import (
     MachinesSide,
     as_text,
     read_text,
     why_unread,
 )
+from pytest_elastic.rendezvous.settings import Settings
 
 __all__ = ["KeyHolder", "KeyLoop"]
 

@@ -22,7 +22,8 @@ from pytest_elastic.rendezvous.consensus.records import KnownJob
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.follower.follower import Follower
 from pytest_elastic.rendezvous.messages import LeaderAddress
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node
+from pytest_elastic.rendezvous.settings import Settings
 from pytest_elastic.rendezvous.vocabulary import Bootstrap, FollowerInput, LeaderInput, WriteRecord
 from pytest_elastic.wire import kind_of
 

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from pytest_elastic.rendezvous.consensus.records import Configuration, Record, Term, founding_record
 from pytest_elastic.rendezvous.messages import LeaderAddress, RecordDecided
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node
+from pytest_elastic.rendezvous.settings import Settings
 
 __all__ = [
     "FOUNDING",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_elastic.rendezvous.leases import GrantedLease, HeldLease, kill_s
-from pytest_elastic.rendezvous.model import Settings
+from pytest_elastic.rendezvous.settings import Settings
 
 
 def settings(lease_s: float = 5.0, beat_interval_s: float = 1.0) -> Settings:

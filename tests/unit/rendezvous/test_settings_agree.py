@@ -11,8 +11,9 @@ from pytest_elastic.cli.options import build_parser
 from pytest_elastic.rdzv_conf import parse_rdzv_conf
 from pytest_elastic.rendezvous.consensus.records import NO_TERM
 from pytest_elastic.rendezvous.messages import JoinRequest
-from pytest_elastic.rendezvous.model import Node, Settings, free_name
+from pytest_elastic.rendezvous.model import Node, free_name
 from pytest_elastic.rendezvous.settings import (
+    Settings,
     difference,
 )
 

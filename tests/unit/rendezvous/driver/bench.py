@@ -15,8 +15,9 @@ from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.driver.driver import NodeRendezvous
 from pytest_elastic.rendezvous.driver.questions import Questions
 from pytest_elastic.rendezvous.messages import LeaderAddress
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.rendezvous.registries.registry import NodeSide
+from pytest_elastic.rendezvous.settings import Settings
 
 __all__ = ["Agent", "Naming", "serve_until"]
 

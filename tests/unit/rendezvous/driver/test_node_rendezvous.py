@@ -13,7 +13,7 @@ from pytest_elastic.loop import Loop
 from pytest_elastic.rendezvous import ports
 from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import End, founding_record
-from pytest_elastic.rendezvous.model import Settings
+from pytest_elastic.rendezvous.settings import Settings
 from tests.unit.rendezvous.driver.bench import Agent, serve_until
 
 SETTINGS = Settings(

@@ -13,7 +13,8 @@ from pytest_elastic.rendezvous.consensus.records import End, Record, Term
 from pytest_elastic.rendezvous.follower.connection import ConnectionPhase
 from pytest_elastic.rendezvous.follower.follower import Follower
 from pytest_elastic.rendezvous.follower.worker_group import GroupPhase
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node
+from pytest_elastic.rendezvous.settings import Settings
 from tests.unit.rendezvous.samples import FOUNDING, decided, leader_address, record_of
 
 __all__ = [

@@ -15,7 +15,8 @@ from pytest_elastic.rendezvous.consensus.records import Term, founding_record
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.leader.leader import Leader
 from pytest_elastic.rendezvous.leader.state import LeaderPhase
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node
+from pytest_elastic.rendezvous.settings import Settings
 
 __all__ = ["TERM", "Bench", "node", "running"]
 

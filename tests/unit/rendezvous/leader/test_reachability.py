@@ -14,7 +14,7 @@ from pytest_elastic.rendezvous.leader.members import Members
 from pytest_elastic.rendezvous.leader.state import LeaderShared, Peer
 from pytest_elastic.rendezvous.leases import GrantedLease
 from pytest_elastic.rendezvous.messages import DialPeers, PeersDialled
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.rendezvous.reachability import (
     FULL_MESH,
     PeerDials,
@@ -22,6 +22,7 @@ from pytest_elastic.rendezvous.reachability import (
     mutually_reachable,
     neighbours,
 )
+from pytest_elastic.rendezvous.settings import Settings
 from pytest_elastic.rendezvous.vocabulary import Answered, Emit, Outcome, SendTo
 from tests.unit.rendezvous.samples import FOUNDING, entries
 

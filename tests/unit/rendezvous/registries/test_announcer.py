@@ -16,9 +16,9 @@ from pytest_elastic.rendezvous.consensus.records import Term, founding_record, s
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.follower.connection import ConnectionPhase
 from pytest_elastic.rendezvous.messages import LeaderAddress
-from pytest_elastic.rendezvous.model import Settings
 from pytest_elastic.rendezvous.registries.announcer import Announcer, Hosts
 from pytest_elastic.rendezvous.registries.registry import as_text, key_of, read_text
+from pytest_elastic.rendezvous.settings import Settings
 from tests.unit.rendezvous.driver.bench import Agent, serve_until
 from tests.unit.rendezvous.registries.bench import HOST, Stores, open_first_store
 

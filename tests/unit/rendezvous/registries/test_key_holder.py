@@ -13,9 +13,10 @@ from pytest_elastic.rendezvous import vocabulary as v
 from pytest_elastic.rendezvous.consensus.records import End, KnownJob, Record
 from pytest_elastic.rendezvous.consensus.replication import Recovered
 from pytest_elastic.rendezvous.messages import LeaderAddress
-from pytest_elastic.rendezvous.model import Node, Settings
+from pytest_elastic.rendezvous.model import Node
 from pytest_elastic.rendezvous.registries.key_holder import KeyHolder
 from pytest_elastic.rendezvous.registries.registry import as_text, read_text
+from pytest_elastic.rendezvous.settings import Settings
 from tests.unit.rendezvous.samples import decided, leader_address, record_of, settings_with
 
 SETTINGS = settings_with("granted")
