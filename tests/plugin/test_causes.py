@@ -204,6 +204,27 @@ def test_workers_that_are_started_afresh_say_why_too(place: Place, launcher: str
     assert hangs in called.about("waits")
 
 
+@pytest.mark.parametrize("how", ["sys.exit(3)", "os.kill(os.getpid(), 11)"])
+def test_a_launcher_that_keeps_silent_of_exit_codes_does_not_hide_them(
+    tmp_path: Path, how: str
+) -> None:
+    """As a shell script does that ends with 0 whatever its program ended with."""
+    place = Place(tmp_path)
+    place.add_ini()
+    place.add("ends.py", f"import os, sys\n{how}\n")
+    told = "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 GROUP_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=9"
+    place.add("quiet.sh", f'{told} {shlex.quote(sys.executable)} "$@"\nexit 0\n')
+    job = f'launcher: "sh {place.folder}/quiet.sh $program"'
+    text = scenario("quiet", script="ends.py", nodes="1")
+    place.add("some.elastic.yaml", text.replace("max_restarts: 0", f"max_restarts: 0, {job}"))
+    called = place.pytest("some.elastic.yaml", "--elastic-cluster=process")
+    about = " ".join(called.about("quiet").split())
+    ended = "exit code 3" if "exit" in how else "SIGSEGV"
+    assert "UNKNOWN: job: succeeded" in about
+    assert f"rank 0 on n1 ended with {ended}, no round came after that" in about
+    assert f"first failure rank 0 on n1, {ended}" in about
+
+
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs a mount of its own"
 )

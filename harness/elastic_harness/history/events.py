@@ -53,6 +53,7 @@ __all__ = [
     "SurvivorFound",
     "SurvivorsSought",
     "SwitchDropped",
+    "WorkerEnded",
     "WorkerFinished",
     "WorkerGone",
     "WorkerHello",
@@ -253,6 +254,18 @@ class WorkerGone(Event):
 
     pid: int
     rank: int
+
+
+class WorkerEnded(Event):
+    """How a worker that is gone has ended; negative: by that signal.
+
+    The kernel tells it (from Linux 6.15), once the worker's parent has taken note of the end, or
+    its launcher states it. Else there is no such record.
+    """
+
+    pid: int
+    rank: int
+    exit_code: int
 
 
 class WorkerRaised(Event):

@@ -25,13 +25,16 @@ still be read (torch #135712), so it never puts a worker in a place that is take
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
+from typing import Final
 
 from elastic_harness.history.events import (
     GroupFormed,
     ParametersHashed,
     ResumeObserved,
     StepCompleted,
+    WorkerEnded,
     WorkerFinished,
     WorkerGone,
     WorkerHello,
@@ -55,6 +58,12 @@ class Step:
     seq: int
 
 
+# Exit codes of a worker that came to its end, or was told to end (or killed) by its launcher: by
+# those signals, or as scripts report them that handle one.
+_TOLD: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
+_WELL_OR_TOLD: Final = frozenset({0, *(-each for each in _TOLD), *(128 + each for each in _TOLD)})
+
+
 @dataclass(slots=True, kw_only=True)
 class WorkerView:
     """One worker of one world, as far as it is known; `pid` is the global one.
@@ -62,7 +71,7 @@ class WorkerView:
     `first_step` and `last_step` are the global steps it completed, falling back to its own count.
     `began_with` is a digest of its parameters, where they tell the step that it resumed at.
     `resumed_seq` and `digest_seq` are the records that say `resumed_at_step` and `digest`; its
-    hello, while there is none.
+    hello, while there is none. `exit_code` (negative: a signal) is None where nothing tells it.
     """
 
     rank: int
@@ -76,6 +85,7 @@ class WorkerView:
     digest_seq: int
     gone_at: float | None = None
     gone_seq: int | None = None
+    exit_code: int | None = None
     finished: bool = False
     raised: bool = False
     dropped: int = 0
@@ -89,6 +99,11 @@ class WorkerView:
     def is_alive(self) -> bool:
         """Tell whether it has not been seen dead."""
         return self.gone_at is None
+
+    @property
+    def has_failed(self) -> bool:
+        """Tell whether it has failed: it raised, or ended badly and not as who is told to end."""
+        return self.raised or (self.exit_code or 0) not in _WELL_OR_TOLD
 
     @property
     def first_step(self) -> int | None:
@@ -245,6 +260,7 @@ class Worlds:
                 | StepCompleted(pid=pid)
                 | ResumeObserved(pid=pid)
                 | ParametersHashed(pid=pid)
+                | WorkerEnded(pid=pid)
                 | WorkerFinished(pid=pid)
                 | WorkerRaised(pid=pid)
                 | WorkerGone(pid=pid)
@@ -288,6 +304,8 @@ class Worlds:
                 worker.raised = True
             case WorkerGone():
                 worker.gone_at, worker.gone_seq = record.at, self._seq
+            case WorkerEnded(exit_code=exit_code):
+                worker.exit_code = exit_code
             case _:
                 pass
 

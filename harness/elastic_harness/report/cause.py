@@ -243,7 +243,11 @@ def _exited_first(history: History) -> FailedWorker | None:
 
 def _gone(worker: WorkerView) -> FailedWorker:
     return FailedWorker(
-        node=worker.node, rank=worker.rank, pid=worker.pid, at=worker.gone_at or 0.0
+        node=worker.node,
+        rank=worker.rank,
+        pid=worker.pid,
+        at=worker.gone_at or 0.0,
+        exit_code=worker.exit_code,
     )
 
 
@@ -273,7 +277,9 @@ def _vanished(history: History, worker: WorkerView) -> FailedWorker | None:
 
     What it stopped itself is gone like that too, but later.
     """
-    if worker.finished or worker.gone_at is None or history.of_kind(WorkerExited):
+    if worker.gone_at is None or history.of_kind(WorkerExited):
+        return None
+    if worker.finished and not worker.has_failed:
         return None
     if (worker.gone_seq or 0) > _end_of(history):
         return None

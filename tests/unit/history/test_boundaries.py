@@ -19,6 +19,7 @@ from elastic_harness.history.events import (
     RunEnded,
     SurvivorFound,
     SurvivorsSought,
+    WorkerEnded,
     WorkerFinished,
     WorkerGone,
     WorkerHello,
@@ -117,14 +118,18 @@ def dead(
     early: bool = False,
     late: bool = False,
     rounds: int = 1,
+    code: int | None = None,
     exempt: tuple[str, ...] = (),
 ) -> Story:
-    """Let rank 1 be ended by a fault in the last round, and launchers end with 0 all the same."""
+    """Let rank 1 be ended by a fault in the last round, and launchers end with 0 all the same.
+
+    With a `code` that is how it ended, by no fault.
+    """
     story = Story()
     if early:
         story.fault("kill", workers=(hit,))
     story.round(1, TWO).steps(1, 1, 3)
-    if not (raises or early or late):
+    if not (raises or early or late or code is not None):
         story.fault("kill", workers=(hit,), pauses=pauses)
     pid = story.pids[1, 1]
     if raises:
@@ -133,6 +138,8 @@ def dead(
         story.tell("worker", "n2", WorkerFinished(pid=pid, rank=1))
     if goes:
         story.gone(1, 1)
+    if code is not None:
+        story.tell("cluster", "n2", WorkerEnded(pid=pid, rank=1, exit_code=code))
     if late:
         story.fault("kill", workers=(hit,))
     if rounds == 2:
@@ -671,13 +678,21 @@ ROWS: tuple[Row, ...] = (
     ("job", "succeeded", lambda: dead(raises=True), UNKNOWN,
      ("rank 1 on n2 raised, no round came after that, and all launchers exited with 0: whether "
       "the job did its work is not known (`finished_at` asks for its last step)")),
+    ("job", "succeeded", lambda: dead(code=3, finishes=True), UNKNOWN,
+     ("rank 1 on n2 ended with exit code 3, no round came after that, and all launchers exited "
+      "with 0: whether the job did its work is not known (`finished_at` asks for its last step)")),
+    ("job", "succeeded", lambda: dead(code=-11), UNKNOWN,
+     ("rank 1 on n2 ended with SIGSEGV, no round came after that, and all launchers exited with 0: "
+      "whether the job did its work is not known (`finished_at` asks for its last step)")),
     ("recovered", None, dead, UNKNOWN,
      "rank 1 on n2 died, and no round came after that, though all launchers exited with 0"),
     *(("job", "succeeded", story, VALID, "the job succeeded") for story in (
         lambda: dead(hit=("n2", 0, 9)), lambda: dead(hit=("n1", 1, 9)), lambda: dead(pauses=True),
         lambda: dead(exempt=("n2",)), lambda: dead(finishes=True), lambda: dead(goes=False),
         lambda: dead(raises=True, goes=False), lambda: dead(early=True), lambda: dead(late=True),
-        lambda: dead(rounds=2),
+        lambda: dead(rounds=2), lambda: dead(code=0), lambda: dead(code=-15),
+        lambda: dead(code=143), lambda: dead(code=3, exempt=("n2",)),
+        lambda: dead(code=3, rounds=2),
     )),
     # --- exit_codes ---
     ("exit_codes", 0, Story, UNKNOWN, "no launcher was seen to end"),

@@ -10,6 +10,7 @@ from elastic_harness.history.events import (
     LastLinesSeen,
     ProcessStarted,
     StackSeen,
+    WorkerEnded,
     WorkerRaised,
 )
 from elastic_harness.history.history import History
@@ -130,6 +131,19 @@ def test_who_vanishes_without_a_word_comes_before_who_noticed() -> None:
     )
     raised(story.round(2, ["n1", "n2", "n3"]), 2, "KeyError", "'x'", round=2)
     assert first(story.history) == (2, "rank 2 on n3: KeyError: 'x'")
+
+
+def test_how_a_worker_ended_is_told_where_only_the_kernel_knows() -> None:
+    """One that goes down in order, with an exit code, has failed all the same."""
+    story = three().gone(1, 1)
+    story.tell("cluster", "n2", WorkerEnded(pid=story.pids[1, 1], rank=1, exit_code=-11))
+    raised(story, 0, "RuntimeError", PEER)
+    assert first(story.gone(1, 0, 2).history) == (1, "rank 1 on n2, SIGSEGV")
+    story = three().finish(1)
+    for rank, code in enumerate((0, 0, 3)):
+        ended = WorkerEnded(pid=story.pids[1, rank], rank=rank, exit_code=code)
+        story.tell("cluster", f"n{rank + 1}", ended)
+    assert first(story.end("failed").history) == (2, "rank 2 on n3, exit code 3")
 
 
 def test_without_a_launcher_that_tells_who_was_gone_first_is_the_best_guess() -> None:

@@ -49,6 +49,7 @@ from pytest_elastic.events.model import (
     WorkersStarted,
     WorkersStopped,
 )
+from pytest_elastic.exit_codes import exit_text
 
 __all__ = [
     "ends_in_time",
@@ -344,12 +345,18 @@ def _succeeded(history: History, ended: Entry[RunEnded]) -> Verdict:
             )
     for worker, gone in dead_at_the_end(history):
         return unknown(
-            f"rank {worker.rank} on {worker.node} {'raised' if worker.raised else 'was ended'}, no "
+            f"rank {worker.rank} on {worker.node} {_how_it_died(worker)}, no "
             "round came after that, and all launchers exited with 0: whether the job did its work "
             "is not known (`finished_at` asks for its last step)",
             (gone, ended.seq),
         )
     return valid("the job succeeded", (ended.seq,))
+
+
+def _how_it_died(worker: WorkerView) -> str:
+    if worker.raised or worker.exit_code is None:
+        return "raised" if worker.raised else "was ended"
+    return f"ended with {exit_text(worker.exit_code)}"
 
 
 def _with_was(outcome: str) -> str:

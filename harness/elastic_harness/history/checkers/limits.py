@@ -70,7 +70,7 @@ def _uncounted(history: History) -> Verdict | None:
         if _counts(old) != _counts(new) or _began_otherwise(history, old, new):
             continue
         for worker in old.workers.values():
-            has_failed = worker.raised or (worker.pid in hit and not worker.finished)
+            has_failed = worker.has_failed or (worker.pid in hit and not worker.finished)
             if has_failed and worker.gone_seq is not None:
                 return unknown(
                     f"rank {worker.rank} of round {old.name} failed on {worker.node}, and the "

@@ -77,8 +77,9 @@ def nodes_ended_by_faults(history: History) -> frozenset[str]:
 def dead_at_the_end(history: History) -> list[tuple[WorkerView, int]]:
     """Return the workers of the last round that certainly died, and the records that say so.
 
-    They died by a fault, or an exception: one that went without a word may have ended by
-    os._exit(0). What a node that a fault took away had is not asked.
+    They died by a fault or an exception, or their exit code says so: where nothing tells that, one
+    that went without a word may have ended by os._exit(0). What a node that a fault took away had
+    is not asked.
     """
     killed = [
         (entry.seq, *worker[:2])
@@ -91,11 +92,12 @@ def dead_at_the_end(history: History) -> list[tuple[WorkerView, int]]:
         (worker, gone)
         for world in history.worlds.rounds[-1:]
         for worker in world.workers.values()
-        if not worker.finished and worker.node not in exempt
-        if (gone := worker.gone_seq) is not None
-        if worker.raised
+        if worker.node not in exempt and (gone := worker.gone_seq) is not None
+        if worker.has_failed
         or any(
-            (node, rank) == (worker.node, worker.rank) and seq in range(worker.hello_seq, gone)
+            not worker.finished
+            and (node, rank) == (worker.node, worker.rank)
+            and seq in range(worker.hello_seq, gone)
             for seq, node, rank in killed
         )
     ]

@@ -88,6 +88,7 @@ class Stage:
         self._on_lost = on_lost
         self._actors: dict[str, _Actor] = {}
         self._commands: list[_Command] = []
+        self._is_closed = False
         # Known once their nodes are up; newcomers get the same.
         self._endpoint_hosts: Sequence[str] = ()
         self._exit_codes: dict[str, int] = {}
@@ -128,9 +129,26 @@ class Stage:
         """Note what a record tells of endpoints, and of how processes ended."""
         self.context.links.learn(record)
         self._ends.learn(record)
+        if isinstance(record.event, events.WorkerHello):
+            self._tell_end(record.node, record.event)
+
+    def _tell_end(self, node: str, worker: events.WorkerHello) -> None:
+        """Watch a worker, and state how it has ended, if anything tells that."""
+        process = ProcessRef(node=node, pid=worker.pid, start_time=worker.start_time)
+        ended = self._ends.of(process)
+
+        def tell() -> None:
+            code = ended.result()
+            if code is not None and not self._is_closed:
+                fact = events.WorkerEnded(pid=worker.pid, rank=worker.rank, exit_code=code)
+                self._fact(node, fact)
+
+        # Not at once: it may be another record that tells it, and that one comes first.
+        ended.add_done_callback(lambda _: self._loop.call_soon(tell))
 
     def close(self) -> None:
-        """Close what is open; harmless twice."""
+        """Close what is open, and state nothing more; harmless twice."""
+        self._is_closed = True
         self._proxies.close()
 
     def begin(self, names: Sequence[str]) -> Steps[None]:
