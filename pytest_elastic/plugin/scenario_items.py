@@ -110,7 +110,7 @@ def _run(loaded: LoadedScenario, hub: Hub, item: pytest.Item, temporary_folder: 
 
     def attempt(plan: Plan) -> tuple[RunOfTest, list[UnmetClause]]:
         run = _perform(plan, loaded, hub, item, temporary_folder)
-        return run, unmet_clauses(run, loaded)
+        return run, unmet_clauses(run, loaded if _is_as_written(plan, loaded) else None)
 
     run, unmet = attempt(plan)
     if unmet and plan.storm_ids and hub.options.shrink:
@@ -122,14 +122,21 @@ def _run(loaded: LoadedScenario, hub: Hub, item: pytest.Item, temporary_folder: 
     conclude(run, hub, item, unmet)
 
 
+def _is_as_written(plan: Plan, loaded: LoadedScenario) -> bool:
+    """Tell whether a plan's scenario still stands in its file: a replay's may have changed."""
+    now, then = (each.model_dump(mode="json") for each in (loaded.scenario, plan.scenario))
+    return now == then
+
+
 def _perform(
     plan: Plan, loaded: LoadedScenario, hub: Hub, item: pytest.Item, temporary_folder: str
 ) -> RunOfTest:
     """Run a plan of a scenario to its end."""
-    launcher = hub.launcher(loaded.scenario.job.launcher)
+    launcher = hub.launcher(plan.scenario.job.launcher)
     run = RunOfTest(plan, hub.new_directory(item.nodeid))
     item.stash[RUN_KEY] = run
-    run.directory.write_scenario("\n".join(loaded.tree.lines) + "\n")
+    if _is_as_written(plan, loaded):  # else the plan has all that is known of it
+        run.directory.write_scenario("\n".join(loaded.tree.lines) + "\n")
     with hub.turn():
         opened = hub.open(
             run,

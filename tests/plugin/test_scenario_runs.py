@@ -264,6 +264,10 @@ def test_a_plan_is_replayed_whatever_has_become_of_its_file(called: Called, root
     (kept,) = (path for path in (place.folder / "kept").iterdir() if path.is_dir())
     assert json.loads((kept / "plan.json").read_text()) == data
     assert (kept / "timeline.html").exists()
+    place.add_scripts()
+    unmet = place.pytest("--elastic-replay=plan.json", "-p", "no:cacheprovider")
+    assert "INVALID: job: succeeded" in unmet.about("exits-3")
+    assert "some.elastic.yaml:" not in unmet.about("exits-3").partition("again")[0], "no such line"
     refused = place.pytest("--elastic-replay=plan.json", "some.elastic.yaml::passes")
     assert refused.code == pytest.ExitCode.USAGE_ERROR
     assert "none of the tests here is 'exits-3', for which that plan was made" in refused.out

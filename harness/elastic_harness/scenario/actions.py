@@ -62,7 +62,9 @@ class PlannedAction(Parameters):
     `is_healable` tells whether there is anything to undo. `pauses`: it stops processes, which
     finish what they were about to do when it is healed. `disturbs` is False for one that only
     looks. `takes_nodes_away`: it ends nodes, which may start anew by the same name. `starts_nodes`:
-    what follows it waits until they are up. `is_own`: the engine does it, and nothing is injected.
+    what follows it waits until they are up. `makes_kernel_kill`: while it is in force, the kernel
+    may kill processes of the nodes that it hits. `is_own`: the engine does it, and nothing is
+    injected.
     """
 
     name: ClassVar[str]
@@ -72,6 +74,7 @@ class PlannedAction(Parameters):
     disturbs: ClassVar[bool] = True
     takes_nodes_away: ClassVar[bool] = False
     starts_nodes: ClassVar[bool] = False
+    makes_kernel_kill: ClassVar[bool] = False
     is_own: ClassVar[bool] = False
 
     @classmethod

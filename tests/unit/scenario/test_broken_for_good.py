@@ -155,3 +155,37 @@ def test_a_job_is_drained_when_every_node_left_because_it_was_told_to(
     bench.pass_time(1)
     assert bench.end is not None
     assert bench.end.outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("code", "undone", "works", "outcome"),
+    [
+        (-9, False, True, "succeeded"),
+        (137, False, True, "succeeded"),
+        (1, False, True, "failed"),
+        (-9, True, True, "failed"),
+        (-9, False, False, "failed"),
+    ],
+    ids=["killed", "killed below a shell", "ended by itself", "killed later", "limit without use"],
+)
+def test_a_launcher_that_the_kernel_killed_for_lack_of_memory_says_nothing(
+    *, code: int, undone: bool, works: bool, outcome: str
+) -> None:
+    """The limit may have chosen it, as long as it was in force and met; another end is its own."""
+    bench = Bench(scenario(nodes=2), is_open=True)
+    bench.start_nodes("n1", "n2")
+    bench.add(id="short", at="0s", memory_limit={"node": "n2", "size": "1MiB"}, for_="9s")
+    bench.in_force("short")
+    if works:
+        bench.prove("short")
+    if undone:
+        bench.pass_time(10)
+        bench.undo("short")
+    bench.exit_launcher("n2", code)
+    if not works:
+        bench.disprove("short")
+    bench.close()
+    bench.exit_launcher("n1", 0)
+    bench.pass_time(20)
+    assert bench.end is not None
+    assert bench.end.outcome == outcome

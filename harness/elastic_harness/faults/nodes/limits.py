@@ -145,6 +145,7 @@ class LimitMemory(_NodeLimit):
 
     name = "memory_limit"
     capability = "memory_limit"
+    makes_kernel_kill: ClassVar[bool] = True
     proof = "the kernel counted allocations that met the limit, while no other fault's was lower"
 
     size: Size = Field(gt=0)

@@ -183,6 +183,7 @@ class FaultFlow:
         if entry.phase is EntryPhase.HEALING:
             entry.become(EntryPhase.HEALED)
             entry.healed_at = now
+            self._run.is_undone(entry.id)
             self._put_fact(FaultHealed(id=entry.id, by=entry.healed_by))
 
     def on_judged(self, entry: EntryState, now: float) -> None:
@@ -270,6 +271,8 @@ class FaultFlow:
         entry.hit = entry.action.exempt_nodes(targets)
         if not entry.action.is_healable or (self._stays(entry) and not self._is_open):
             self._excuse(entry)
+        for node in targets.nodes if entry.action.makes_kernel_kill else ():
+            self._run.endanger(node.name, entry.id)
         spec = entry.entry.action
         self._put_fact(entry.fact_of_firing(targets))
         self._put(Fire(entry_id=entry.id, action=spec.name, value=spec.value, targets=targets))

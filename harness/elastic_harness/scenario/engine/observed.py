@@ -27,6 +27,8 @@ __all__ = ["LauncherView", "ObservedRun"]
 
 # How a launcher ends that has done what SIGTERM asks for.
 _OBEDIENT = frozenset({0, 128 + signal.SIGTERM, -signal.SIGTERM})
+# How one ends that was killed: by itself, or below a shell.
+_KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,17 +36,19 @@ class LauncherView:
     """The newest launcher of a node.
 
     `excused_by`: the faults that may have ended it. If there are any, its exit code says nothing
-    about the job.
+    about the job. `in_danger_of`: those under which the kernel may have killed it.
     """
 
     process: ProcessRef
     exit_code: int | None = None
     excused_by: set[str] = field(default_factory=set)
+    in_danger_of: set[str] = field(default_factory=set)
 
     @property
     def counts(self) -> bool:
         """Tell whether it says something about the job how it ends."""
-        return not self.excused_by
+        was_killed = self.exit_code in _KILLED and bool(self.in_danger_of)
+        return not (self.excused_by or was_killed)
 
 
 class ObservedRun:
@@ -103,10 +107,23 @@ class ObservedRun:
         if launcher is not None and launcher.exit_code is None:
             launcher.excused_by.add(fault)
 
+    def endanger(self, node: str, fault: str) -> None:
+        """Note that the kernel may kill this node's launcher while a fault is in force."""
+        launcher = self.launchers.get(node)
+        if launcher is not None and launcher.exit_code is None:
+            launcher.in_danger_of.add(fault)
+
+    def is_undone(self, fault: str) -> None:
+        """Note that a fault kills no launcher any more."""
+        for launcher in self.launchers.values():
+            if launcher.exit_code is None:
+                launcher.in_danger_of.discard(fault)
+
     def take_excuses_back(self, fault: str) -> None:
         """Note that a fault did nothing: however launchers ended, it was not by this one."""
         for launcher in self.launchers.values():
             launcher.excused_by.discard(fault)
+            launcher.in_danger_of.discard(fault)
 
     @property
     def have_launchers_that_count_ended(self) -> bool:
