@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib
 import os
+import secrets
 import sys
 import time
 import warnings
@@ -164,7 +165,7 @@ def _run(item: pytest.Item, server: RankServer) -> None:
         limit_s=limit_s,
         limit_of=limit_of,
         backend=backend,
-        payload=(item.nodeid, folder),
+        payload=(item.nodeid, folder, secrets.randbits(64)),
     )
     try:
         ends = server.run(task)
@@ -289,8 +290,9 @@ def _work(
     """Run a test natively, in a fork of the server; return its reports as plain values."""
     global _link  # noqa: PLW0603 (one process, one rank)
     _link = link
-    nodeid, folder = task.payload
+    nodeid, folder, seed = task.payload
     item = items[nodeid]
+    _draw_alike(item, seed)
     config = item.config
     if config.option.tbstyle == "auto":
         item._traceback_filter = functools.partial(  # type: ignore[method-assign]  # noqa: SLF001
@@ -320,6 +322,24 @@ def _work(
         "coverage": coverage.end(),
     }
     return {"reports": told, **records}, any(report.failed for report in reports)
+
+
+def _draw_alike(item: pytest.Item, seed: int) -> None:
+    """Have hypothesis give all ranks the same examples, slow ones and those that remember too.
+
+    A seed that the test or the command line names stays.
+    """
+    test: Any = getattr(item, "obj", None)
+    test = getattr(test, "__func__", test)
+    if not hasattr(test, "hypothesis"):
+        return
+    import hypothesis
+
+    given = test._hypothesis_internal_use_settings  # noqa: SLF001 (nothing else tells)
+    if not given.derandomize and test._hypothesis_internal_use_seed is None:  # noqa: SLF001
+        hypothesis.seed(item.config.getoption("hypothesis_seed", None) or seed)(test)
+        given = test._hypothesis_internal_use_settings  # noqa: SLF001
+    test._hypothesis_internal_use_settings = hypothesis.settings(given, deadline=None)  # noqa: SLF001
 
 
 def _capture_anew(config: pytest.Config) -> None:

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("forked_pytests")
 TESTS = """
     import os, signal, subprocess, sys, time
     import pytest, torch, torch.distributed as dist
+    from hypothesis import given, settings, strategies as st
 
     @pytest.fixture
     def summed(rank):
@@ -44,6 +45,14 @@ TESTS = """
         assert (rank, world_size) == (dist.get_rank(), dist.get_world_size())
         assert int(os.environ["LOCAL_RANK"]) == rank
         assert world_size == 2
+
+    @pytest.mark.ranks(2)
+    @given(number=st.integers(), letters=st.text())
+    @settings(max_examples=20)
+    def test_draws(number, letters):
+        drawn = [None, None]
+        dist.all_gather_object(drawn, (number, letters))
+        assert drawn[0] == drawn[1]
 
     def test_in_pytest_itself():
         assert "LETTER" not in os.environ
@@ -174,7 +183,7 @@ TESTS = """
         pass
 """
 PASSED = {
-    *("test_sums", "test_fixtures[a]", "test_fixtures[b]", "test_in_pytest_itself"),
+    *("test_draws", "test_sums", "test_fixtures[a]", "test_fixtures[b]", "test_in_pytest_itself"),
     *("test_method", "test_leaves_a_child", "test_the_child_is_gone"),
 }
 FAILED = {

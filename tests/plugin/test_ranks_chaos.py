@@ -68,6 +68,13 @@ TESTS = """
         raise KeyError("the survivor's")
 
     @pytest.mark.ranks(2)
+    def test_dies_of_another_signal(rank, elastic_chaos):
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        elastic_chaos.here().kill("rank 1", signal="SIGUSR1")
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+    @pytest.mark.ranks(2)
     def test_no_rank_is_left(elastic_chaos):
         elastic_chaos.here().kill(["rank 0", "rank 1"])
 
@@ -135,6 +142,7 @@ FAILURES = {
         "rank 1 did not come to where ranks 0, 2 waited, in barrier",
         "was paused by this test; the limit of 1 s is over",
     ],
+    "test_dies_of_another_signal": ["rank 1: at ", "was killed by SIGSEGV", "rank 0 passed"],
     "test_a_failure_beside_a_kill": [
         'rank 0: KeyError: "the survivor\'s"',
         "rank 1 was ended by this test",

@@ -29,14 +29,16 @@ class Target:
 
 
 class RankFaults:
-    """The faults of one task. `asked` says of a rank that its end was asked for, and how."""
+    """The faults of one task."""
 
     def __init__(self, size: int, present: Callable[[], Mapping[int, Target]]) -> None:
         self._size = size
         self._present = present
         self._waiting: dict[int, Order] = {}
         self._paused: dict[int, float | None] = {}  # until when, None: until it is resumed
-        self.asked: dict[int, str] = {}
+        # That the end of a rank was asked for, and how; the signals that it was sent.
+        self._asked: dict[int, str] = {}
+        self._sent: dict[int, set[int]] = {}
         self.returned: set[int] = set()  # the ranks whose test is over
 
     @property
@@ -65,9 +67,18 @@ class RankFaults:
         if present and set(present) == set(self._paused) and self.next_s is None:
             # Nothing would heal them: all that could are gone.
             for rank in list(self._paused):
-                self.asked[rank] = "was still paused by this test when the other ranks had ended"
-                os.kill(present[rank].pid, signal.SIGKILL)
+                self._asked[rank] = "was still paused by this test when the other ranks had ended"
+                self._send(rank, present[rank], signal.SIGKILL)
                 del self._paused[rank]
+
+    def why_ended(self, rank: int, exit_code: int) -> str:
+        """Say how the end of a rank was asked for, "" if it ended for another reason.
+
+        One that has caught the signal it was sent may end by an exit code, not by another signal.
+        """
+        if exit_code < 0 and -exit_code not in self._sent.get(rank, ()):
+            return ""
+        return self._asked.get(rank, "")
 
     def has_paused(self, rank: int) -> bool:
         """Tell whether a rank stands still because a rank wants that."""
@@ -98,19 +109,23 @@ class RankFaults:
             if order.action == "heal":
                 self._resume(rank)
             elif target is None or rank in self.returned or has_ended(target.pidfd):
-                if rank in self.returned or rank not in self.asked:
+                if rank in self.returned or rank not in self._asked:
                     return f"{order}: rank {rank} had ended before"
             elif not (self._kill if order.action == "kill" else self._pause)(rank, target, order):
                 return f"{order}: it took no effect within {_EFFECT_S:g} s"
         return ""
 
     def _kill(self, rank: int, target: Target, order: Order) -> bool:
-        self.asked[rank] = f"was ended by this test with {signal.Signals(order.signum).name}"
-        os.kill(target.pid, order.signum)
+        self._asked[rank] = f"was ended by this test with {signal.Signals(order.signum).name}"
+        self._send(rank, target, order.signum)
         self._paused.pop(rank, None)
         if order.signum != signal.SIGKILL:
             return True
         return bool(wait([target.pidfd], _EFFECT_S))
+
+    def _send(self, rank: int, target: Target, signum: int) -> None:
+        self._sent.setdefault(rank, set()).add(signum)
+        os.kill(target.pid, signum)
 
     def _pause(self, rank: int, target: Target, order: Order) -> bool:
         lasting = order.lasting_s

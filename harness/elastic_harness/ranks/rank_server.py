@@ -321,7 +321,7 @@ class _Run:
             result=rank.result,
             overdue=rank.overdue,
             stacks=_text_in(rank.stacks_fd),
-            asked=self._faults.asked.get(rank.number, ""),
+            asked=self._faults.why_ended(rank.number, code),
         )
         rank.conn.close()
         for fd in (rank.pidfd, rank.stacks_fd):
