@@ -110,7 +110,8 @@ class FileSink:
         why = "its file system gave no answer in time"
         if self._error is not None:
             why = self._error.strerror or str(self._error)
-        return f"{lost} events are not in {self._path}: {why}"
+        are_not = "1 event is not" if lost == 1 else f"{lost} events are not"
+        return f"{are_not} in {self._path}: {why}"
 
     def close(self) -> None:
         """Close the file; harmless when it is closed."""

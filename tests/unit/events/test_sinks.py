@@ -68,7 +68,7 @@ def test_a_disk_that_is_full_costs_records_and_is_counted() -> None:
     """An agent goes on when its events cannot be kept."""
     sink = FileSink("/dev/full")
     sink.send(told(1))
-    assert sink.flush(DEADLINE_S) == "1 events are not in /dev/full: No space left on device"
+    assert sink.flush(DEADLINE_S) == "1 event is not in /dev/full: No space left on device"
     sink.close()
     sink.close()
 
