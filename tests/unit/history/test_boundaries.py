@@ -691,7 +691,8 @@ ROWS: tuple[Row, ...] = (
         lambda: dead(exempt=("n2",)), lambda: dead(finishes=True), lambda: dead(goes=False),
         lambda: dead(raises=True, goes=False), lambda: dead(early=True), lambda: dead(late=True),
         lambda: dead(rounds=2), lambda: dead(code=0), lambda: dead(code=-15),
-        lambda: dead(code=143), lambda: dead(code=3, exempt=("n2",)),
+        lambda: dead(code=143), lambda: dead(code=-9), lambda: dead(code=-1), lambda: dead(code=-2),
+        lambda: dead(code=3, exempt=("n2",)),
         lambda: dead(code=3, rounds=2),
     )),
     # --- exit_codes ---
