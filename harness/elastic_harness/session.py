@@ -50,16 +50,22 @@ class OpenRun:
         run.finished.add_done_callback(lambda _: shutil.rmtree(socket_dir, ignore_errors=True))
 
     def wait(self) -> RunResult:
-        """Wait until the run is over and the cluster clean; Ctrl-C ends the run first."""
+        """Wait until the run is over and the cluster clean.
+
+        What ends the wait (Ctrl-C, pytest-timeout) ends the run first, and where its ranks stood is
+        told.
+        """
         try:
             return self._wait(self.limit_s + _TEARDOWN_LIMIT_S)
-        except KeyboardInterrupt:
-            self.stop("interrupted")
+        except Exception:
+            raise
+        except BaseException:
+            self.stop("interrupted", hangs=True)
             raise
 
-    def stop(self, reason: str) -> RunResult:
-        """End the run as it stands and wait until the cluster is clean."""
-        self.thread.call(lambda: self.run.stop(reason))
+    def stop(self, reason: str, *, hangs: bool = False) -> RunResult:
+        """End the run as it stands and wait until the cluster is clean; see `Run.stop`."""
+        self.thread.call(lambda: self.run.stop(reason, hangs=hangs))
         return self._wait(_TEARDOWN_LIMIT_S)
 
     def _wait(self, limit_s: float) -> RunResult:

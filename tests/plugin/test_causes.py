@@ -273,6 +273,35 @@ def test_a_folder_may_have_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
     assert list(place.folder.glob(".elastic/*/timeline.html"))
 
 
+def test_what_ends_a_test_that_waits_shows_where_its_job_hangs(tmp_path: Path) -> None:
+    """As pytest-timeout does: by a signal handler that raises, in the main thread."""
+    place = Place(tmp_path)
+    place.add_ini()
+    place.add("stays.py", "import sys, time\nopen(sys.argv[1], 'w').close()\ntime.sleep(600)\n")
+    place.add(
+        "test_some.py",
+        """
+        import os, signal
+        import pytest
+
+        def end_once_it_waits(*_):
+            if os.path.exists("it_waits"):
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                pytest.fail("the time is over")
+
+        def test_hangs(elastic_job):
+            job = elastic_job("stays.py", os.path.abspath("it_waits"), nodes=1, max_restarts=0)
+            signal.signal(signal.SIGALRM, end_once_it_waits)
+            signal.setitimer(signal.ITIMER_REAL, 0.5, 0.1)
+            job.wait()
+        """,
+    )
+    called = place.pytest("--elastic-cluster=process")
+    about = " ".join(called.about("test_hangs").split())
+    assert "INVALID: test test_hangs Failed: the time is over" in about
+    assert re.search(r"where it hangs rank 0 on n1: stays.py:[23] in <module>: ", about)
+
+
 def test_the_cause_is_shown_in_a_unittest_too(tmp_path: Path) -> None:
     """Its methods let nothing out; a skipped one leaves no run."""
     place = Place(tmp_path)

@@ -137,6 +137,7 @@ class Run(EngineRun):
         self._plan = plan
         self._launched = stage
         self.finished: Future[RunResult] = Future()
+        self._hangs = False
         self._stage = Stage(
             loop,
             cluster,
@@ -232,9 +233,13 @@ class Run(EngineRun):
         """Call back after every turn of events, until the run is over (once more then)."""
         self._listeners.append(callback)
 
-    def stop(self, reason: str) -> None:
-        """End the run now, as it stands, as its test wants; harmless when it is ending."""
+    def stop(self, reason: str, *, hangs: bool = False) -> None:
+        """End the run now, as it stands, as its test wants; harmless when it is ending.
+
+        With `hangs` it is recorded where its workers stand, as at the limit.
+        """
         if self._end is None:
+            self._hangs = hangs
             self._tell(m.RunStopped(reason=reason))
 
     def _abort(self, reason: str) -> None:
@@ -371,7 +376,7 @@ class Run(EngineRun):
         # What is gone after the teardown: last lines, and where ranks hang.
         if (last := self._last_lines.of_first_failure(self.history)) is not None:
             self._on_fact("worker", *last)
-        hangs = end.outcome in {"limit", "unmet"}
+        hangs = self._hangs or end.outcome in {"limit", "unmet"}
         sources = self._observer.stack_sources if hangs else ()
         for node, seen in (yield from ask_for_stacks(self._cluster, sources)):
             self._on_fact("worker", node, seen)
