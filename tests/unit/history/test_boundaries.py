@@ -52,9 +52,11 @@ def crashed(name: str = "crash") -> Story:
     return story.wait(0.5).round(2, TWO).steps(2, 6, 9).finish(2).end()
 
 
-def trained_on(code: int, by_s: float) -> Story:
+def trained_on(code: int, by_s: float, *, killed_before: str = "") -> Story:
     """A launcher ends, and its worker begins a step so long after that."""
     story = Story().round(1, TWO).steps(1, 1, 2)
+    if killed_before:
+        story.launcher_exits({killed_before: -9})
     ended_at = story.at
     story.launcher_exits({"n1": code, "n2": 0}).wait(by_s + 1.0)
     return story.step(1, 0, 3, began_at=ended_at + by_s).end()
@@ -623,6 +625,12 @@ ROWS: tuple[Row, ...] = (
     ("no_survivors", None, lambda: trained_on(0, 1.0), VALID, LEFT_NOTHING),
     ("no_survivors", None, lambda: trained_on(-9, 1.5), VALID, LEFT_NOTHING),
     ("no_survivors", None, lambda: trained_on(128, 1.5), VALID, LEFT_NOTHING),
+    ("no_survivors", None, lambda: trained_on(-1, 1.5), VALID, LEFT_NOTHING),
+    ("no_survivors", None, lambda: trained_on(0, 1.5, killed_before="n2"), INVALID,
+     "rank 0 on n1 began a step 1.5 s after its launcher had ended with 0"),
+    ("no_survivors", None,
+     lambda: Story().launcher_exits({"n1": 1, "n2": 1}).wait(2.0).round(1, TWO).steps(1, 1, 2)
+     .end(), VALID, LEFT_NOTHING),
     ("no_survivors", None, lambda: Story().launcher_exits({"n1": 1}).end("limit"), VALID,
      "nothing outlived the launchers that ended on n1"),
     ("no_survivors", None, lambda: Story().end("stopped"), VALID,
