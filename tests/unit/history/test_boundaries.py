@@ -152,6 +152,23 @@ def dead(
     return story.end(exempt=exempt)
 
 
+def ended_alike(*codes: int | None, raises: bool = False, finishes: bool = False) -> Story:
+    """All workers go without a word, with these exit codes, when they are done."""
+    story = Story().round(1, TWO).steps(1, 1, 3)
+    if raises:
+        story.tell(
+            "worker", "n2", WorkerRaised(pid=story.pids[1, 1], rank=1, error="E", message="")
+        )
+    if finishes:
+        story.tell("worker", "n2", WorkerFinished(pid=story.pids[1, 1], rank=1))
+    story.gone(1)
+    for rank, code in enumerate(codes):
+        if code is not None:
+            ended = WorkerEnded(pid=story.pids[1, rank], rank=rank, exit_code=code)
+            story.tell("cluster", TWO[rank], ended)
+    return story.end()
+
+
 def late_step(rounds: int, *, after: int, run_id: str = "job") -> Story:
     """Let round 1 begin a step when so many later rounds have made progress."""
     story = Story().round(1, ["n1"]).steps(1, 1, 2)
@@ -692,6 +709,14 @@ ROWS: tuple[Row, ...] = (
     ("job", "succeeded", lambda: dead(code=-11), UNKNOWN,
      ("rank 1 on n2 ended with SIGSEGV, no round came after that, and all launchers exited with 0: "
       "whether the job did its work is not known (`finished_at` asks for its last step)")),
+    *(("job", "succeeded", story, UNKNOWN,
+       (f"rank {rank} on n{rank + 1} {how}, no round came after that, and all launchers exited "
+        "with 0: whether the job did its work is not known (`finished_at` asks for its last step)"))
+      for story, rank, how in (
+        (lambda: ended_alike(3, 3), 0, "ended with exit code 3"),
+        (lambda: ended_alike(0, 1), 1, "ended with exit code 1"),
+        (lambda: ended_alike(1, 1, finishes=True), 0, "ended with exit code 1"),
+        (lambda: ended_alike(None, None, raises=True), 1, "raised"))),
     ("recovered", None, dead, UNKNOWN,
      "rank 1 on n2 died, and no round came after that, though all launchers exited with 0"),
     *(("job", "succeeded", story, VALID, "the job succeeded") for story in (
@@ -700,7 +725,8 @@ ROWS: tuple[Row, ...] = (
         lambda: dead(raises=True, goes=False), lambda: dead(early=True), lambda: dead(late=True),
         lambda: dead(rounds=2), lambda: dead(code=0), lambda: dead(code=-15),
         lambda: dead(code=143), lambda: dead(code=-9), lambda: dead(code=-1), lambda: dead(code=-2),
-        lambda: dead(code=3, exempt=("n2",)),
+        lambda: dead(code=3, exempt=("n2",)), lambda: ended_alike(1, 1),
+        lambda: ended_alike(None, 1),
         lambda: dead(code=3, rounds=2),
     )),
     # --- exit_codes ---

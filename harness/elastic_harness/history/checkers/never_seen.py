@@ -49,6 +49,8 @@ NOBODY: Final = "no worker said hello"
 # torchrun gives a worker so long to end by itself before it kills it; most are dead much sooner.
 _STOP_S: Final = 30.0
 _MOMENT_S: Final = 1.0
+# The exit code of a worker of Ray that is told to end.
+_BY_RAY: Final = 1
 # For which a launcher may begin a round.
 _REASONS: Final[tuple[type[Event], ...]] = (
     FaultFired,
@@ -93,7 +95,7 @@ def dead_at_the_end(history: History) -> list[tuple[WorkerView, int]]:
         for world in history.worlds.rounds[-1:]
         for worker in world.workers.values()
         if worker.node not in exempt and (gone := worker.gone_seq) is not None
-        if worker.has_failed
+        if (worker.has_failed and not _are_ended_by_ray(world))
         or any(
             not worker.finished
             and (node, rank) == (worker.node, worker.rank)
@@ -101,6 +103,14 @@ def dead_at_the_end(history: History) -> list[tuple[WorkerView, int]]:
             for seq, node, rank in killed
         )
     ]
+
+
+def _are_ended_by_ray(world: World) -> bool:
+    """Tell whether all workers went alike, without a word, as Ray ends those that are done."""
+    return all(
+        worker.exit_code in (None, _BY_RAY) and not (worker.finished or worker.raised)
+        for worker in world.workers.values()
+    )
 
 
 def not_observed(history: History, reason: str) -> Verdict:
