@@ -9,7 +9,7 @@ from elastic_simulation.random_faults.plan import Options
 from msgspec.structs import replace
 
 from pytest_elastic.rendezvous.consensus.candidate import Candidate
-from pytest_elastic.rendezvous.consensus.records import Configuration, Record
+from pytest_elastic.rendezvous.consensus.records import Configuration, Mark, Record
 from pytest_elastic.rendezvous.consensus.replication import Replication
 from pytest_elastic.rendezvous.consensus.voter import Voter
 from pytest_elastic.rendezvous.follower import departure
@@ -125,6 +125,16 @@ def _take_for_written(each: Rounds, now: float) -> None:
     if pending is not None:
         each._replication.take_written(pending.number)
     del now
+
+
+_take_mark = FirstRound._take_mark
+
+
+def _forget_accepted_restarts(
+    first: FirstRound, mark: Mark, began_at: float, announce_s: float
+) -> None:
+    _take_mark(first, mark, began_at, announce_s)
+    first._restarts_used = mark.job.restarts_used
 
 
 _has_quorum = Configuration.has_quorum
@@ -348,6 +358,12 @@ PLANTED: dict[str, Planted] = {
             (FirstRound, "must_wait_for", lambda *_: False),
         ),
         options=drawn("hosts forget", "join", "lull", nodes=6),
+    ),
+    "accepted-restarts-forgotten": Planted(
+        what="a host that is back counts the restarts of its mark, without the record it accepted",
+        breaks="the restart count went back",
+        patches=((FirstRound, "_take_mark", _forget_accepted_restarts),),
+        options=drawn("fail", "kill", "power", "back", nodes=2),
     ),
     "higher-term-untold": Planted(
         what="a voter that may not follow a leader does not tell it so",

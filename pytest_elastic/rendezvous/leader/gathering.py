@@ -243,7 +243,9 @@ class FirstRound(LeaderPart):
         self._heard_by = max(renewed_at + announce_s, began_at + 2 * beat_s + _LOOK_S)
         patient_until = renewed_at + _PATIENCE * announce_s
         self._elders_until = max(patient_until, self._heard_by + self._settings.lease_s)
-        self._number, self._restarts_used = job.number, job.restarts_used
+        # The record that was accepted last may be younger than what else the mark says.
+        self._restarts_used = max(job.restarts_used, job.record.restart_count)
+        self._number = job.number
         for record in (job.base, job.record):
             for entry in record.roster:
                 if entry.incarnation in record.configuration.voters:
