@@ -67,6 +67,7 @@ class HiddenModules:
             by = self._imported_by.get(name, name.rpartition(".")[0])
             self._needs.setdefault(names.get(by, by), []).append(name)
         self._attributes: dict[str, ModuleType] = {}  # of what packages have lost a module
+        self._found: set[str] = set()  # what was asked for since it was last looked at
         for name in self.modules:
             self._detach(name)
         self._loggers = HiddenLoggers(
@@ -111,6 +112,7 @@ class HiddenModules:
         module = self.modules.get(name)
         if module is None:
             return None
+        self._found.add(name)
         known = getattr(module, "__spec__", None)
         is_its_own = isinstance(known, ModuleSpec) and known.name == name
         spec = copy.copy(known) if is_its_own else ModuleSpec(name, None)
@@ -219,11 +221,21 @@ class HiddenModules:
         return list(found)
 
     def _claimed(self, name: str, finders: Iterable[Any]) -> ModuleSpec | None:
+        """Return what a finder makes of our specification of a module, if one wants to hear of it.
+
+        One that finds the file by itself, as pytest's does for `test_*.py`, would have it executed
+        anew.
+        """
         package = name.rpartition(".")[0]
         parent = self.modules.get(package) or sys.modules.get(package)
         path = getattr(parent, "__path__", None)
-        found = (finder.find_spec(name, path, None) for finder in finders)
-        return next((spec for spec in found if spec is not None), None)
+        for finder in finders:
+            self._found.discard(name)
+            spec: ModuleSpec | None = finder.find_spec(name, path, None)
+            if spec is not None:
+                is_ours = name in self._found or name not in self.modules
+                return spec if is_ours else None
+        return None
 
     def _look(self, names: Collection[str], variables: Collection[str] = ()) -> None:
         """Say which variable is not as these modules have read it, if there is one."""

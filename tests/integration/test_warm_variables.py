@@ -375,6 +375,26 @@ def test_a_program_cannot_tell_that_torch_was_hidden(
     assert warm == (fresh.stdout, fresh.stderr, 0)
 
 
+_FINDS_FILES = """\
+import sys
+from importlib.machinery import PathFinder
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        return PathFinder.find_spec(name, path) if ".test_" in name else None
+sys.meta_path.insert(0, Finder())
+import torch
+print(len(torch.optim.SGD([torch.ones(1)]).param_groups), "torch._inductor" in sys.modules)
+"""
+
+
+def test_no_hidden_module_is_executed_anew(torch_agent: AgentProcess, tmp_path: Path) -> None:
+    """As pytest would have it, which finds the files of `test_*.py` by itself: torch has one."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (run,) = run_worker(torch_agent, ["-c", _FINDS_FILES], folder, os.environ)
+    assert run == ("1 True\n", "", 0)
+
+
 _TOGETHER = """\
 import importlib, sys, threading
 names = ["torch.nn.functional", "numpy", "torch", "sympy", "torch._dynamo", "numpy.linalg"]
