@@ -14,6 +14,7 @@ import pytest
 
 from tests.plugin.place import Called, Place, scenario
 
+NEIGHBOUR = "timeline: [{when: {event: worker_hello}, run: 'sleep 600 & touch neighbour'}]"
 LATE = "expect: {eventually: [{round: 2, within: 500ms}]}"
 
 KILLED = """
@@ -37,6 +38,7 @@ SCENARIOS = (
     scenario("never-ends", "limit: 2s", nodes="1", script="forever.py"),
     scenario("never-fires", "timeline: [{at: 50s, kill: rank 0}]"),
     scenario("killed", KILLED, script="second_try.py", max_restarts=1),
+    scenario("neighbour", NEIGHBOUR, nodes="1", script="waits_for_a_neighbour.py"),
     scenario("strange-exit", "marks: [xfail]", nodes="1", script="exits_3.py"),
 )
 
@@ -65,6 +67,14 @@ def place(root: Place) -> Place:
     place.add("some.elastic.yaml", "---\n".join(SCENARIOS))
     place.add("conftest.py", CONFTEST)
     place.add_scripts()
+    place.add(
+        "waits_for_a_neighbour.py",
+        """
+        import os, time
+        while not os.path.exists("neighbour"):
+            time.sleep(0.01)
+        """,
+    )
     return place
 
 
@@ -80,6 +90,7 @@ def test_each_comes_out_as_it_should(called: Called) -> None:
     """Each is one test."""
     assert called.outcomes == {
         "passes": "PASSED",
+        "neighbour": "PASSED",
         "exits-3": "FAILED",
         "syntax-error": "FAILED",
         "prints-much": "PASSED",

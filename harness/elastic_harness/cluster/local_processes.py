@@ -177,6 +177,7 @@ def list_processes(node: str, init: int, pid_namespace: int | None) -> tuple[Pro
         ProcessInfo(
             node=node,
             pid=row.pid,
+            session=row.session,
             start_time=row.start_ticks,
             node_pid=row.pids[-1],
             node_ppid=node_pids.get(row.ppid, row.ppid if pid_namespace is None else 0),

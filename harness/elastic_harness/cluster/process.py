@@ -101,10 +101,13 @@ class ProcessInfo:
     """A process seen on a node.
 
     `node_pid` and `node_ppid` are numbers on its node; `state` is the letter of /proc/PID/stat.
+    `session` is the `pid` of the process that leads its session: what a cluster has started leads
+    one.
     """
 
     node: str
     pid: int
+    session: int
     start_time: int
     node_pid: int
     node_ppid: int

@@ -35,11 +35,13 @@ class ProcessRow:
     """One process; its pid with its start names it for good, a pid alone does not.
 
     `pids` are its numbers from the reader's pid namespace inwards to its own; `state` is the
-    kernel's letter (Z: dead, but its parent has not looked yet).
+    kernel's letter (Z: dead, but its parent has not looked yet). `session` is the number of the
+    process that leads its session, or did.
     """
 
     pid: int
     ppid: int
+    session: int
     state: str
     start_ticks: int
     pids: tuple[int, ...]
@@ -75,6 +77,7 @@ def row_of(pid: int) -> ProcessRow | None:
     return ProcessRow(
         pid=pid,
         ppid=int(fields[1]),
+        session=int(fields[3]),
         state=fields[0].decode(),
         start_ticks=int(fields[19]),
         pids=tuple(int(number) for number in line.split()[1:]) or (pid,),

@@ -279,6 +279,7 @@ class SimulatedCluster:
             ProcessInfo(
                 node=node,
                 pid=pid,
+                session=pid,
                 node_pid=pid,
                 node_ppid=1,
                 command=(command,),

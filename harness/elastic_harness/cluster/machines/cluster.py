@@ -469,7 +469,14 @@ class MachinesCluster:
     def processes(self, node: str) -> Future[tuple[ProcessInfo, ...]]:
         machine = self.machine_of(node)
         return machine.do("processes", tuple[ProcessInfo, ...], node=node).then(
-            lambda found: tuple(replace(each, pid=machine.pid_here(each.pid)) for each in found)
+            lambda found: tuple(
+                replace(
+                    each,
+                    pid=machine.pid_here(each.pid),
+                    session=machine.pid_here(each.session),
+                )
+                for each in found
+            )
         )
 
     def signal(self, process: ProcessRef, signum: int) -> Future[bool]:

@@ -199,11 +199,16 @@ class Stage:
             self._fact(process.node, gone)
 
     def find_survivors(self) -> Steps[None]:
-        """Look, on every node whose launcher has ended, for what outlived it (bounded)."""
+        """Look, on every node whose launcher has ended, for what outlived it (bounded).
+
+        What a command of the timeline has left running is none of it.
+        """
         deadline = self._loop.now() + SURVIVOR_GRACE_S * self._plan.patience
+        own = {each.process.pid for each in self._commands if each.process is not None}
         while True:
             over = [name for name in self._cluster.nodes if self._has_ended(name)]
-            found = yield from gather(self._cluster.processes(name) for name in over)
+            there = yield from gather(self._cluster.processes(name) for name in over)
+            found = [[each for each in processes if each.session not in own] for processes in there]
             if not any(found) or self._loop.now() >= deadline:
                 break
             yield Sleep(seconds=_SURVIVOR_LOOK_S)
