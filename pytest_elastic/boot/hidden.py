@@ -26,6 +26,7 @@ from typing import Any, Protocol
 from pytest_elastic.boot import pools
 from pytest_elastic.boot.loggers import HiddenLoggers
 from pytest_elastic.boot.variables import Reads
+from pytest_elastic.boot.warning_filters import HiddenFilters
 
 __all__ = ["HiddenModules", "Late"]
 
@@ -75,6 +76,9 @@ class HiddenModules:
                 name: self._hidden_importer(names.get(maker, maker))
                 for name, maker in reads.loggers.items()
             }
+        )
+        self._filters = HiddenFilters(
+            reads.filters, lambda name: self._hidden_importer(names.get(name, name)), self.modules
         )
         self._first = next((name for name in self._imported_by if name in self.modules), "")
         self._reads: dict[str, list[Container[str]]] = {}
@@ -158,6 +162,7 @@ class HiddenModules:
             if self._late is not None:
                 self._late.started(started)
         self._loggers.give_back(self.modules)
+        self._filters.give_back(self.modules)
         for spec in claimed:
             assert spec.loader is not None, "it stands before the loader that we have given it"
             spec.loader.exec_module(module_from_spec(spec))

@@ -291,6 +291,8 @@ def _mend_libraries(environ: Mapping[str, str], loaded: Mapping[str, Any]) -> No
         loaded["torch"].default_generator.seed()
     if "numpy.random" in loaded:
         loaded["numpy.random"].seed()
+    if "sympy.core.random" in loaded:
+        loaded["sympy.core.random"].rng.seed()
     if "threading" in loaded:
         loaded["threading"].main_thread()._set_native_id()  # noqa: SLF001 (no public way)
     if "multiprocessing.process" in loaded:

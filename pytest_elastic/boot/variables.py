@@ -14,6 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from pytest_elastic.boot import warning_filters
+
 __all__ = ["Reads", "recorded"]
 
 # Importing torch and torch._dynamo makes 177: in one place they save a worker 0.7 MB.
@@ -26,14 +28,15 @@ class Reads:
 
     `names` are variables by that module ("": none), `imported_by` says which other module imported
     it, `by_all` are the packages that went through all variables, `loggers` says which module made
-    which logger. On `sys.meta_path`, it sees every
-    import begin.
+    which logger, and `filters` which filters of warnings. On `sys.meta_path`, it sees every import
+    begin.
     """
 
     def __init__(self) -> None:
         self.names: dict[str, set[str]] = defaultdict(set)
         self.by_all: set[str] = set()
         self.loggers: dict[str, str] = {}
+        self.filters: list[warning_filters.Added] = []
         self.imported_by: dict[str, str] = {}
         self._importing: list[str] = []
 
@@ -54,7 +57,7 @@ class Reads:
 def recorded() -> Iterator[Reads]:
     """Record what is read from `os.environ` and `os.environb`, by `os.getenv` and its like too.
 
-    And who makes loggers.
+    And who makes loggers, and filters of warnings, which are out of force afterwards.
     """
     import logging
 
@@ -86,7 +89,8 @@ def recorded() -> Iterator[Reads]:
     kind.__getitem__, kind.__iter__ = get_and_note, iterate_and_note
     logging.root.manager.loggerClass = make_and_note  # type: ignore[assignment]  # it is only called
     try:
-        yield reads
+        with warning_filters.noted(reads.innermost) as reads.filters:
+            yield reads
     finally:
         kind.__getitem__, kind.__iter__ = get, iterate
         logging.root.manager.loggerClass = None

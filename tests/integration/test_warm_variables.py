@@ -343,6 +343,20 @@ logging.config.dictConfig({"version": 1, "root": {"level": "WARNING"}})
 import torch._dynamo
 show()
 """
+_WARNS = """\
+import warnings
+def show(): print(*[each[:3] for each in warnings.filters], sep="\\n")
+show()
+warnings.simplefilter("ignore", ResourceWarning)
+import numpy
+show()
+warnings.simplefilter("error", numpy.exceptions.RankWarning)
+import torch
+show()
+with warnings.catch_warnings():
+    import torch._dynamo
+show()
+"""
 _BLOCKS = """\
 import sys, warnings
 warnings.simplefilter("ignore")  # torch warns that there is no numpy
@@ -354,12 +368,14 @@ except ImportError as error: print(error)
 
 
 @pytest.mark.parametrize(
-    "text", [_LOOKS, _WAITS, _LOGS, _BLOCKS], ids=["looks", "waits", "logs", "blocks"]
+    "text",
+    [_LOOKS, _WAITS, _LOGS, _WARNS, _BLOCKS],
+    ids=["looks", "waits", "logs", "warns", "blocks"],
 )
 def test_a_program_cannot_tell_that_torch_was_hidden(
     text: str, torch_agent: AgentProcess, tmp_path: Path
 ) -> None:
-    """Whether it looks for modules, waits for or blocks an import, or looks at loggers."""
+    """Whether it looks for modules, loggers or filters, or waits for or blocks an import."""
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "script.py").write_text(text)

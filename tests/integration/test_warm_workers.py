@@ -113,6 +113,7 @@ def test_workers_draw_different_random_numbers(warm_agent: AgentProcess, tmp_pat
         "print(numpy.random.rand())\nprint(random.random())\nprint(uuid.uuid4())\n"
         "print(next(tempfile._get_candidate_names()))\n"
         "print(bytes(multiprocessing.current_process().authkey))\n"
+        "import sympy.core.random\nprint(sympy.core.random.rng.random())\n"
     )
     runs = run_worker(warm_agent, ["-c", code], folder, os.environ, workers=3)
     assert all((err, code) == ("", 0) for _, err, code in runs)
