@@ -6,6 +6,7 @@ agent's, is killed, and only then is the loss reported.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -23,9 +24,12 @@ from pytest_elastic.loop import Loop
 from pytest_elastic.workers import messages, process_tree
 from pytest_elastic.workers.keeper_settings import LINGER_S, KeeperSettings
 from pytest_elastic.workers.messages import Dismiss, KeepListener, Order, Report
+from pytest_elastic.workers.shared_memory import SharedMemoryHelpers, is_helper
 
 __all__ = ["AdoptedKeeper", "Keeper", "fork_keeper"]
 
+# Nothing tells of a helper's end in a process that does not watch its children.
+_LOOK_S = 0.02
 _ROLE = "pytest_elastic.workers.keeper:KeeperRole"
 
 
@@ -78,7 +82,10 @@ class Keeper:
         self._is_ready = False
         self._reason = ""
         self._exit_code = 0
-        self._sweeper = process_tree.Sweeper(loop, reap=_reap_all, on_swept=self._swept)
+        self._helpers = SharedMemoryHelpers(loop, on_gone=lambda: None)
+        self._sweeper = process_tree.Sweeper(
+            loop, reap=self._reap, on_swept=self._swept, spare=is_helper
+        )
         self.pid = 0
 
     def start(
@@ -186,6 +193,18 @@ class Keeper:
         self._sweeper.sweep()
 
     def _swept(self) -> None:
+        self._helpers.limit()
+        self._tell_when_tidy()
+
+    def _reap(self) -> None:
+        _reap_all(self._helpers.ended)
+
+    def _tell_when_tidy(self) -> None:
+        """Say that it is lost, once no helper removes shared memory any more."""
+        self._reap()
+        if self._helpers.are_tidying:
+            self._loop.call_at(self._loop.now() + _LOOK_S, self._tell_when_tidy)
+            return
         assert self._channel is not None, "a keeper that was lost had a channel"
         # What it reported before its end has been read by now, unless the channel broke before.
         self._channel.close()
@@ -209,11 +228,8 @@ def _sweep_now(timeout_s: float) -> bool:
     return not sweeper.is_sweeping
 
 
-def _reap_all() -> None:
-    """Reap whatever became a child of this process with the keeper's death."""
-    while True:
-        try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                return
-        except ChildProcessError:
-            return
+def _reap_all(tell: Callable[[int], None] = lambda _: None) -> None:
+    """Reap whatever became a child of this process with the keeper's death, and tell of each."""
+    with contextlib.suppress(ChildProcessError):
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            tell(pid)

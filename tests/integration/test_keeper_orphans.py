@@ -122,7 +122,9 @@ def start_family(agent: AgentProcess, family: Family, *, workers: int = 2) -> Se
 
 
 @pytest.mark.parametrize("owner", SHARING)
-@pytest.mark.parametrize("end", ["worker returns", "group is killed", "agent is killed"])
+@pytest.mark.parametrize(
+    "end", ["worker returns", "group is killed", "agent is killed", "keeper is killed"]
+)
 def test_no_end_leaves_shared_memory(tmp_path: Path, owner: str, end: str) -> None:
     """What removes it outlives the workers for a moment, delays no round and is no stray."""
     note = tmp_path / "name"
@@ -134,6 +136,9 @@ def test_no_end_leaves_shared_memory(tmp_path: Path, owner: str, end: str) -> No
         shared = Path("/dev/shm", note.read_text())
         if end == "agent is killed":
             agent.process.kill()
+        elif end == "keeper is killed":
+            os.kill(agent.keeper_pid, signal.SIGKILL)
+            agent.wait_for_note("lost", str, within_s=SOON_S)
         else:
             if end == "group is killed":
                 agent.send(KillGroup(round=1))
