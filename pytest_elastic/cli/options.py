@@ -48,28 +48,35 @@ from pytest_elastic.workers.logs.plugin import check_plugin
 if TYPE_CHECKING:
     from elastic_harness.scenario.checks.launcher_options import Reading
 
-__all__ = ["build_parser", "parse_run_command", "read_options"]
+__all__ = ["build_parser", "check_option", "parse_run_command", "read_options"]
 
 
 # A larger number is a mistake: each worker is a process.
 _MAX_WORKERS = 10_000
+_SEE = "See 'pytest-elastic run --help'."
 # Characters of an error message; its middle is left out first.
 _MAX_MESSAGE = 600
+
+
+def check_option(name: str) -> None:
+    """Raise UsageError for what is not the whole name of an option, with the nearest."""
+    known = [flag for option in OPTIONS for flag in option.flags]
+    dashed = name.replace("_", "-")
+    if dashed not in known:
+        close = [flag for flag in known if flag.startswith(f"{dashed}-")]
+        close += difflib.get_close_matches(dashed, known, n=1)
+        hint = f"Did you mean {close[0]}? {_SEE}" if close else _SEE
+        raise UsageError(f"there is no option {name}", hint=hint)
 
 
 class _Parser(ProgramParser):
     """Raises UsageError instead of printing a page of usage."""
 
     def error(self, message: str) -> NoReturn:
-        hint = f"See '{self.prog} --help'."
         prefix = "unrecognized arguments: "
         if message.startswith(prefix):
-            unknown = message.removeprefix(prefix).split()[0].partition("=")[0]
-            known = [flag for option in OPTIONS for flag in option.flags]
-            close = difflib.get_close_matches(unknown.replace("_", "-"), known, n=1)
-            message = f"there is no option {unknown}"
-            hint = f"Did you mean {close[0]}? " + hint if close else hint
-        raise UsageError(message, hint=hint)
+            check_option(message.removeprefix(prefix).split()[0].partition("=")[0])
+        raise UsageError(message, hint=_SEE)
 
 
 class _QuietParser(_Parser):

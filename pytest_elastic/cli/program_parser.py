@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from typing import Any
 
 __all__ = ["ProgramParser"]
 
@@ -28,6 +29,11 @@ class ProgramParser(argparse.ArgumentParser):
         is_said = words[end : end + 1] == ["--"] and "--" not in words[:end]
         setattr(found, rest, list(words[end + is_said :]))
         return found
+
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        """Return the options that a word is short for: one in two spellings is one."""
+        found: list[Any] = super()._get_option_tuples(option_string)
+        return list({id(each[0]): each for each in found}.values())
 
     def _end_of_own(self, words: Sequence[str]) -> int:
         """Return where the rest begins: behind the program."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pytest_elastic.cli.options import check_option
 from pytest_elastic.cli.run import read_config
 from pytest_elastic.config import LaunchConfig
 from pytest_elastic.errors import UsageError
@@ -41,6 +42,7 @@ def launch_config(*program: str, **options: object) -> LaunchConfig:
     words = []
     for name, value in options.items():
         option = "--" + name.replace("_", "-")
+        check_option(option)
         if value is True:
             words.append(option)
         elif value is not None and value is not False:

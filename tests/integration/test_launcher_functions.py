@@ -130,6 +130,8 @@ def test_settings_are_refused_in_the_words_of_the_command() -> None:
         launch_config(nproc_per_node="none")
     with pytest.raises(UsageError, match="there is no option --nprocs-per-node"):
         launch_config(nprocs_per_node=1)
+    with pytest.raises(UsageError, match="there is no option --nproc\nDid you mean --nproc-per-n"):
+        launch_config(nproc=1)
     with pytest.raises(UsageError, match="cannot launch with settings of type dict"):
         elastic_launch({"nproc_per_node": 1}, print)
 
