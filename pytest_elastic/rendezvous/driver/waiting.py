@@ -23,6 +23,12 @@ from pytest_elastic.rendezvous.settings import Settings
 
 __all__ = ["Awaited", "WaitTeller", "Waiting"]
 
+# The endpoint has answered, and has named that port.
+_OF_SILENCE = (
+    "; does a firewall let that port through, which its system has chosen? "
+    "--rdzv-conf port_range=30000-30100 keeps launchers to such ports"
+)
+
 # Nodes that are started together wait for less; a person who sees nothing for longer wonders.
 _FIRST_S = 2.0
 # When it is said again: four lines in the ten minutes that a join may take by default.
@@ -126,6 +132,8 @@ class WaitTeller:
         match given:
             case v.LeaderNotFound(reason=reason):
                 self._waiting.hear(reason)
+            case v.DialFailed(reason=reason, outcome=v.Outcome.SILENT):
+                self._waiting.hear(f"the leader, {self._dialled}: {reason}{_OF_SILENCE}")
             case v.DialFailed(reason=reason) | v.ConnectionLost(reason=reason):
                 self._waiting.hear(f"the leader, {self._dialled}: {reason}")
             case v.MessageReceived(message=Standby()):

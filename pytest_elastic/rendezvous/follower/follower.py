@@ -236,7 +236,7 @@ class Follower:
     def _on_dial_failed(self, failed: v.DialFailed, now: float) -> None:
         if self.connection is not ConnectionPhase.DIALING:
             return
-        self._connection.rest(failed.reason, now)
+        self._connection.rest(f"{self._connection.where}: {failed.reason}", now)
         if self.settings.has_succession:
             # A port that refuses proves nothing, but nodes in contact with the leader will say so.
             if failed.outcome is not v.Outcome.SILENT:

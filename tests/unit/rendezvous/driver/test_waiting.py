@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from pytest_elastic.rendezvous.driver.waiting import Awaited, Waiting
+import contextlib
+
+from pytest_elastic.events.model import StillWaiting
+from pytest_elastic.loop import Loop
+from pytest_elastic.rendezvous import vocabulary as v
+from pytest_elastic.rendezvous.driver.waiting import Awaited, Waiting, WaitTeller
+from tests.unit.rendezvous.follower.bench import Bench
 
 
 def told_at(waiting: Waiting, begin: float, end: float) -> list[float]:
@@ -75,3 +81,23 @@ def test_another_wait_begins_anew() -> None:
     assert waiting.reason == ""
     assert told_at(waiting, 5.0, 20.0) == [7.0]
     assert waiting.waited_s(20.0) == 15.0
+
+
+def test_a_leader_whose_port_is_silent_may_be_behind_a_firewall() -> None:
+    """The advice of who finds no endpoint would not help: it has answered."""
+    told: list[StillWaiting] = []
+    follower = Bench().follower
+    follower.step(v.Start(), 0.0)
+    with contextlib.closing(Loop()) as loop:
+        teller = WaitTeller(loop, follower.settings, "n1:29400", told.append)
+        teller.look_at(follower, None)
+        teller.dialling(v.Dial(address="10.0.0.1", port=39883))
+        teller.hear(v.DialFailed(reason="no answer within 5 s", outcome=v.Outcome.SILENT))
+        teller.look_at(follower, None)
+        while not told:
+            loop.run_once(9.0)
+        teller.stop()
+    assert told[0].reason.startswith(
+        "the leader, 10.0.0.1:39883: no answer within 5 s; does a fire"
+    )
+    assert "--rdzv-conf port_range=" in told[0].reason

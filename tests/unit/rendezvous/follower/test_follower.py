@@ -227,6 +227,18 @@ def test_a_node_that_never_joined_gives_up_after_the_join_timeout() -> None:
     assert 160.0 <= bench.now < 162.0
 
 
+def test_a_node_that_gives_up_names_the_address_that_did_not_answer() -> None:
+    """Behind a firewall the endpoint may answer, and the leader not."""
+    bench = Bench()
+    bench.give(v.Start())
+    silent = v.DialFailed(reason="no answer within 5 s", outcome=v.Outcome.SILENT)
+    while bench.follower.connection is not ConnectionPhase.OVER:
+        bench.give(FOUND, silent, after_s=1.0)
+        bench.pass_time(until=bench.now + 0.2)
+        assert bench.now < 200.0
+    assert "(n1 (n1:1): no answer within 5 s)" in over(bench).reason
+
+
 def test_a_driver_that_breaks_its_promise_to_answer_is_not_waited_for_for_ever() -> None:
     """Lookups, dials and join requests have a deadline here too."""
     bench = Bench()
