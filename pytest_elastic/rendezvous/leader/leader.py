@@ -85,6 +85,7 @@ class Leader:
             record.round,
             until=leases_end,
             lost=recovered.record.configuration.tie_breaker,
+            why=recovered.why_followed,
             now=now,
         )
         self._rounds.inherit(record, roster, recovered, now)

@@ -91,10 +91,11 @@ class Members(LeaderPart):
             self.ready.pop(peer.node.incarnation, None)
 
     def inherit(
-        self, entries: Sequence[Node], round_: int, *, until: float, lost: str, now: float
+        self, entries: Sequence[Node], round_: int, *, until: float, lost: str, why: str, now: float
     ) -> Sequence[Peer]:
         """Begin with the members of an earlier leader's round: suspects that have yet to come.
 
+        `why` there is another leader is why they are not connected.
         Their workers may run `until` then. Each may take a beat to come, but for `lost`.
         """
         for node in entries:
@@ -108,7 +109,7 @@ class Members(LeaderPart):
                 came_at=now,
                 standing=Standing.RUNNING,
                 round=round_,
-                lost_contact="the leader was lost",
+                lost_contact=why,
                 inherited_until=until,
             )
             self.peers[node.incarnation] = peer
@@ -132,7 +133,9 @@ class Members(LeaderPart):
             if _resumes(known, request):
                 self._resume(known, connection, request, now)
                 return
-            self._drop(known, "evicted", "it gave up its lease and killed its workers", None, now)
+            why = f" ({known.lost_contact})" if known.is_suspect else ""
+            detail = f"its lease ran out, and it killed its workers{why}"
+            self._drop(known, "evicted", detail, None, now)
         if request.resumes_round and not self._is_closed:
             reason = (
                 f"round {request.resumes_round} goes on without {request.node.name}, or is over"
