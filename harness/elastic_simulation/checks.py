@@ -348,5 +348,5 @@ def _is_slow(event: events.Event) -> bool:
     return (
         isinstance(event, events.MemberLost)
         and event.cause == "evicted"
-        and not event.detail.startswith("it gave up its lease")
+        and not event.detail.startswith("its lease ran out")
     )
