@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
                 raise UsageError(
                     f"--{name.replace('_', '-')} is for the check-up of a script, and {words[0]} "
                     "is scenarios",
-                    hint="Files say all that themselves: docs/scenarios.md.",
+                    hint="Files say that themselves; `pytest-elastic schema` lists how.",
                 )
         _become_pytest(given, words)
     return _check_up(given, words)

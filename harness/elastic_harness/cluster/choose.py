@@ -139,7 +139,7 @@ def choose_cluster(requested: str = "auto") -> Choice:
     if requested == "namespace":
         raise UsageError(
             f"cannot make nodes with namespaces of their own: {lacking}",
-            hint="run as root, or use --elastic-cluster=process, which cannot break links",
+            hint="run as root, or use the process cluster, which cannot break links",
         )
     return _plain_processes(
         failures, f"namespaces cannot be had ({lacking})", f"no namespaces: {lacking}"

@@ -130,7 +130,7 @@ def choose_machines(
         placement.dismiss()
         raise UsageError(
             "\n".join(["these machines cannot be used:", *problems]),
-            hint="`pytest-elastic doctor --machines=FILE` asks them again.",
+            hint="`pytest-elastic doctor` with the same options asks them again.",
         )
     facts = {name: each for name, each, _ in compared if each is not None}
     can = _what_they_can(facts_of_this_machine(""), facts, placement)
