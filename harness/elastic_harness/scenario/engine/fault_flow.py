@@ -183,7 +183,7 @@ class FaultFlow:
         if entry.phase is EntryPhase.HEALING:
             entry.become(EntryPhase.HEALED)
             entry.healed_at = now
-            self._run.is_undone(entry.id)
+            self._run.note_undone(entry.id)
             self._put_fact(FaultHealed(id=entry.id, by=entry.healed_by))
 
     def on_judged(self, entry: EntryState, now: float) -> None:

@@ -113,7 +113,7 @@ class ObservedRun:
         if launcher is not None and launcher.exit_code is None:
             launcher.in_danger_of.add(fault)
 
-    def is_undone(self, fault: str) -> None:
+    def note_undone(self, fault: str) -> None:
         """Note that a fault kills no launcher any more."""
         for launcher in self.launchers.values():
             if launcher.exit_code is None:

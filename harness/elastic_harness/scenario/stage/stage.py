@@ -201,7 +201,7 @@ class Stage:
     def find_survivors(self) -> Steps[None]:
         """Look, on every node whose launcher has ended, for what outlived it (bounded).
 
-        What a command of the timeline has left running is none of it.
+        What a command of the timeline has left running does not count.
         """
         deadline = self._loop.now() + SURVIVOR_GRACE_S * self._plan.patience
         own = {each.process.pid for each in self._commands if each.process is not None}
